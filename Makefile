@@ -1,0 +1,19 @@
+.PHONY: demo test check fix build venv
+
+demo: ## set up and let a small model answer on the CPU
+	scripts/demo
+
+test: ## set up and run the tests
+	scripts/test
+
+check: ## style, types, layers, generated documents
+	scripts/check
+
+fix: ## repair style and generated documents
+	scripts/fix
+
+build: ## wheel and sdist, tried in an empty environment
+	scripts/build
+
+venv: ## the development environment in .venv
+	scripts/setup dev

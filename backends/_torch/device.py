@@ -1,0 +1,79 @@
+"""A device that torch can address by a device string."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from xinheng.core.errors import DeviceError, OutOfMemory
+from xinheng.core.hal import Buffer, Capabilities, Device, MemoryStats, StateSpace, WeightPart, WeightSource
+from xinheng.core.ir.dtype import DType, bfloat16, cast_to, dtype
+from xinheng.core.ir.types import StateType
+from xinheng.core.schemes import scheme
+
+from .handles import DTYPES, NAMES, TorchPagedKV, TorchWeight, TorchWeightPart
+
+
+class TorchDevice(Device):
+    """Memory and handles on one torch device; subclasses name it, bring kernels and measure memory."""
+
+    def __init__(self, spec: str, name: str, device: torch.device, capabilities: Capabilities) -> None:
+        self.spec, self.name, self.device, self.capabilities = spec, name, device, capabilities
+
+    def upload(self, array: NDArray[Any], dtype: DType) -> Buffer:
+        return self._tensor(array, dtype).to(self.device)
+
+    def _tensor(self, array: NDArray[Any], kind: DType) -> torch.Tensor:
+        if kind not in DTYPES:
+            raise DeviceError(f"{self.spec}: torch has no dtype {kind}")
+        if array.dtype != kind.numpy:
+            array = cast_to(array, kind)
+        if kind is bfloat16 or kind.name.startswith("float8"):
+            bits = torch.from_numpy(np.ascontiguousarray(array).view(np.int16 if kind.bits == 16 else np.uint8))
+            return bits.view(DTYPES[kind]).reshape(array.shape)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape)
+
+    def download(self, buffer: Buffer) -> NDArray[Any]:
+        tensor: torch.Tensor = buffer.detach().to("cpu").contiguous()
+        kind = NAMES[tensor.dtype]
+        if kind is bfloat16 or kind.name.startswith("float8"):
+            bits: NDArray[Any] = tensor.view(torch.int16 if kind.bits == 16 else torch.uint8).numpy()
+            return bits.view(kind.numpy)
+        result: NDArray[Any] = tensor.numpy()
+        return result
+
+    def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
+        return TorchWeight(source.shape, tuple(self._part(part) for part in source.parts))
+
+    def _part(self, part: WeightPart) -> TorchWeightPart:
+        data = part.load()
+        dense = scheme(part.scheme).dense
+        if dense is not None and dense in DTYPES:
+            tensor = self._tensor(np.ascontiguousarray(data).view(dense.numpy), dense)
+        else:
+            tensor = self._tensor(np.ascontiguousarray(data), dtype("uint8"))
+        return TorchWeightPart(part.scheme, part.rows, tensor.to(self.device))
+
+    def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
+        if type.kind != "paged_kv":
+            raise DeviceError(f"{self.spec}: no {type.kind} states on torch devices yet; use a model with a paged_kv cache")
+        kind = DTYPES[dtype(type["scheme"])]
+        lead = (space.blocks, space.block_size, type["heads"])
+        try:
+            made = [torch.zeros((*lead, type[d]), dtype=kind, device=self.device) for d in ("k_dim", "v_dim")]
+        except (MemoryError, RuntimeError) as error:
+            raise OutOfMemory(f"{self.spec}: no room for {space.blocks} cache blocks: {error}") from error
+        return TorchPagedKV(*made)
+
+    def shape(self, buffer: Buffer) -> tuple[int, ...]:
+        return tuple(buffer.shape)
+
+    def memory(self) -> MemoryStats:
+        raise DeviceError(f"{self.spec}: this backend does not report memory; set engine.cache_memory")

@@ -1,0 +1,75 @@
+"""The handles that torch kernels take besides tensors: weights and caches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from xinheng.core.ir.dtype import DType, dtype
+from xinheng.core.schemes import scheme
+
+DTYPES: dict[DType, torch.dtype] = {
+    dtype(name): getattr(torch, name)
+    for name in (
+        "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz "
+        "int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"
+    ).split()
+}
+"""Our element types as torch types; those below one byte have none."""
+
+NAMES = {value: key for key, value in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TorchWeightPart:
+    """A run of rows: a tensor [rows, columns] for a dense float scheme, else packed uint8 [rows, row_bytes].
+
+    The memory may be a read-only map of a file: it is never written.
+    """
+
+    scheme: str
+    rows: int
+    data: torch.Tensor
+
+    @property
+    def dense(self) -> bool:
+        return self.data.dtype is not torch.uint8
+
+    def unpack(self, start: int, stop: int, kind: torch.dtype) -> torch.Tensor:
+        """Rows start to stop as values [stop - start, columns] of `kind`."""
+        rows = self.data[start:stop]
+        if self.dense:
+            return rows.to(kind)
+        values: Any = scheme(self.scheme).unpack(rows.cpu().numpy())
+        return torch.from_numpy(values).to(device=rows.device, dtype=kind)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchWeight:
+    """A weight of `shape` (rows, columns), one run of rows per scheme."""
+
+    shape: tuple[int, ...]
+    parts: tuple[TorchWeightPart, ...]
+
+    def chunks(self, kind: torch.dtype, rows: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """The values in pieces of at most `rows` rows, each with the index of its first row."""
+        first = 0
+        for part in self.parts:
+            for start in range(0, part.rows, rows):
+                yield first + start, part.unpack(start, min(start + rows, part.rows), kind)
+            first += part.rows
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.data.nbytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchPagedKV:
+    """A paged cache: k [blocks, block_size, heads, k_dim] and v [blocks, block_size, heads, v_dim], contiguous."""
+
+    k: torch.Tensor
+    v: torch.Tensor

@@ -1,0 +1,54 @@
+"""Matrix products and the readers of weights; packed weights are expanded a few rows at a time."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from xinheng.core import ops
+from xinheng.core.ir.dtype import DType
+
+from ..handles import DTYPES, TorchWeight
+from .elementwise import wide
+from .registry import TORCH_KERNELS
+
+Tensor = torch.Tensor
+
+_CHUNK_VALUES = 1 << 22
+"""How many values of a packed weight are expanded at once."""
+
+
+@TORCH_KERNELS.register(ops.matmul, name="torch_matmul")
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    return torch.matmul(a, b)
+
+
+@TORCH_KERNELS.register(ops.linear, name="torch_linear")
+def linear(x: Tensor, weight: TorchWeight, bias: Tensor | None = None) -> Tensor:
+    if len(weight.parts) == 1 and weight.parts[0].data.dtype is x.dtype:
+        return F.linear(x, weight.parts[0].data, bias)
+    rows, columns = weight.shape
+    out = torch.empty((*x.shape[:-1], rows), dtype=x.dtype, device=x.device)
+    flat = wide(x)
+    for first, values in weight.chunks(flat.dtype, max(1, _CHUNK_VALUES // columns)):
+        out[..., first : first + values.shape[0]] = F.linear(flat, values)
+    return out if bias is None else out + bias
+
+
+@TORCH_KERNELS.register(ops.embedding, name="torch_embedding")
+def embedding(indices: Tensor, weight: TorchWeight, *, dtype: DType) -> Tensor:
+    flat = indices.reshape(-1).long()
+    out = torch.empty((flat.numel(), weight.shape[1]), dtype=DTYPES[dtype], device=indices.device)
+    first = 0
+    for part in weight.parts:
+        inside = torch.nonzero((flat >= first) & (flat < first + part.rows)).reshape(-1)
+        picked = part.data[flat[inside] - first]
+        out[inside] = type(part)(part.scheme, inside.numel(), picked).unpack(0, inside.numel(), DTYPES[dtype])
+        first += part.rows
+    return out.reshape(*indices.shape, weight.shape[1])
+
+
+@TORCH_KERNELS.register(ops.dequantize, name="torch_dequantize")
+def dequantize(weight: TorchWeight, *, dtype: DType) -> Tensor:
+    pieces = [part.unpack(0, part.rows, DTYPES[dtype]) for part in weight.parts]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

@@ -1,0 +1,41 @@
+"""Norms, rotary embedding and gated activations, computed in float32 and rounded once."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from xinheng.core import ops
+
+from .elementwise import wide
+from .registry import TORCH_KERNELS
+
+Tensor = torch.Tensor
+
+
+@TORCH_KERNELS.register(ops.rms_norm, name="torch_rms_norm")
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    wider = wide(x)
+    return (wider * torch.rsqrt(wider.square().mean(-1, keepdim=True) + eps) * wide(weight)).to(x.dtype)
+
+
+@TORCH_KERNELS.register(ops.rotary_embedding, name="torch_rotary_embedding")
+def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
+    half = cos.shape[-1]
+    turned, rest = wide(x[..., : 2 * half]), x[..., 2 * half :]
+    cos, sin = cos[:, None], sin[:, None]
+    a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else (turned[..., :half], turned[..., half:])
+    pair = (a * cos - b * sin, b * cos + a * sin)
+    joined = torch.stack(pair, dim=-1).flatten(-2) if interleaved else torch.cat(pair, dim=-1)
+    joined = joined.to(x.dtype)
+    return torch.cat((joined, rest), dim=-1) if rest.shape[-1] else joined
+
+
+@TORCH_KERNELS.register(ops.silu_and_mul, name="torch_silu_and_mul")
+def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
+    return (F.silu(wide(gate)) * wide(up)).to(gate.dtype)
+
+
+@TORCH_KERNELS.register(ops.gelu_and_mul, name="torch_gelu_and_mul")
+def gelu_and_mul(gate: Tensor, up: Tensor, *, approximate: str = "none") -> Tensor:
+    return (F.gelu(wide(gate), approximate=approximate) * wide(up)).to(gate.dtype)

@@ -1,0 +1,50 @@
+"""Reductions and orderings; narrow floats accumulate in float32."""
+
+from __future__ import annotations
+
+import torch
+
+from xinheng.core import ops
+
+from .elementwise import wide
+from .registry import TORCH_KERNELS
+
+Tensor = torch.Tensor
+
+
+@TORCH_KERNELS.register(ops.sum, name="torch_sum")
+def sum(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
+    return torch.sum(wide(x), dim=axis, keepdim=keepdims).to(x.dtype)
+
+
+@TORCH_KERNELS.register(ops.mean, name="torch_mean")
+def mean(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
+    return torch.mean(wide(x), dim=axis, keepdim=keepdims).to(x.dtype)
+
+
+@TORCH_KERNELS.register(ops.amax, name="torch_amax")
+def amax(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
+    return torch.amax(x, dim=axis, keepdim=keepdims)
+
+
+@TORCH_KERNELS.register(ops.cumsum, name="torch_cumsum")
+def cumsum(x: Tensor, *, axis: int) -> Tensor:
+    return torch.cumsum(wide(x), dim=axis).to(x.dtype)
+
+
+@TORCH_KERNELS.register(ops.argmax, name="torch_argmax")
+def argmax(x: Tensor, *, axis: int = -1) -> Tensor:
+    # torch's argmax may return any of several equal elements; the first index of the maximum is what the op says
+    top = torch.amax(x, dim=axis, keepdim=True)
+    return torch.argmax((x == top).to(torch.uint8), dim=axis).to(torch.int32)
+
+
+@TORCH_KERNELS.register(ops.topk, name="torch_topk")
+def topk(x: Tensor, *, k: int) -> tuple[Tensor, Tensor]:
+    values, order = torch.sort(x, dim=-1, descending=True, stable=True)
+    return values[..., :k], order[..., :k].to(torch.int32)
+
+
+@TORCH_KERNELS.register(ops.softmax, name="torch_softmax")
+def softmax(x: Tensor, *, axis: int = -1) -> Tensor:
+    return torch.softmax(wide(x), dim=axis).to(x.dtype)

@@ -1,0 +1,55 @@
+"""Finds and opens the CPU."""
+
+from __future__ import annotations
+
+import platform
+from importlib.util import find_spec
+from typing import ClassVar
+
+from xinheng.core.errors import DeviceError
+from xinheng.core.hal import Backend, Device, DeviceInfo, DeviceOptions, DeviceSpec, Finding
+from xinheng.core.hal.reference import host_memory
+
+
+class CPUBackend(Backend):
+    """The processor of this machine, as device `cpu:0`."""
+
+    name: ClassVar[str] = "cpu"
+    priority: ClassVar[int] = 0
+
+    def probe(self) -> list[DeviceInfo]:
+        if find_spec("torch") is None:
+            return []
+        return [DeviceInfo("cpu:0", processor_name(), host_memory().total, f"torch {_torch_version()}")]
+
+    def open(self, spec: DeviceSpec, options: DeviceOptions | None = None) -> Device:
+        if find_spec("torch") is None:
+            raise DeviceError("the cpu backend needs torch, which is not installed; pip install 'xinheng[cpu]'")
+        if spec.ordinals not in ((), (0,)) or spec.word is not None or spec.runtime not in (None, "torch"):
+            raise DeviceError(f"device {spec} does not exist; the processor is cpu:0")
+        from .device import CPUDevice
+
+        return CPUDevice(options or DeviceOptions())
+
+    def diagnose(self) -> list[Finding]:
+        if find_spec("torch") is None:
+            return [Finding("cpu.torch-missing", "torch is not installed", "pip install 'xinheng[cpu]'")]
+        return []
+
+
+def _torch_version() -> str:
+    from importlib.metadata import version
+
+    return version("torch")
+
+
+def processor_name() -> str:
+    """The processor's own name for itself, or its architecture."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

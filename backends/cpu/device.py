@@ -1,0 +1,28 @@
+"""The CPU as a torch device with native kernels where they can be compiled."""
+
+from __future__ import annotations
+
+import torch
+
+from xinheng.core.hal import Capabilities, DeviceOptions, KernelRegistry, MemoryStats
+from xinheng.core.hal.reference import host_memory
+
+from .._torch import TORCH_KERNELS, TorchDevice
+from .._torch.handles import DTYPES
+from .._torch.kernels.movement import register_makers
+from .backend import processor_name
+
+
+class CPUDevice(TorchDevice):
+    """`cpu:0`; its buffers are torch tensors in host memory."""
+
+    def __init__(self, options: DeviceOptions) -> None:
+        capabilities = Capabilities(frozenset(DTYPES), block_sizes=(16, 32, 64, 128), unified_memory=True)
+        super().__init__("cpu:0", processor_name(), torch.device("cpu"), capabilities)
+        self.kernels = KernelRegistry(TORCH_KERNELS)
+        register_makers(self.kernels, self.device)
+
+    def memory(self) -> MemoryStats:
+        return host_memory()
+
+

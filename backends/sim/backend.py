@@ -1,0 +1,27 @@
+"""Opens simulated devices by the name of their profile."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xinheng.core.errors import DeviceError, nearest
+from xinheng.core.hal import Backend, Device, DeviceInfo, DeviceOptions, DeviceSpec, ReferenceDevice
+
+PROFILES = {"exact": "every op in float64, each result rounded once"}
+"""The simulated chips by name."""
+
+
+class SimBackend(Backend):
+    """Devices such as `sim:exact`."""
+
+    name: ClassVar[str] = "sim"
+    priority: ClassVar[int] = -100
+
+    def probe(self) -> list[DeviceInfo]:
+        return [DeviceInfo(f"sim:{word}", text, emulated=True) for word, text in PROFILES.items()]
+
+    def open(self, spec: DeviceSpec, options: DeviceOptions | None = None) -> Device:
+        word = spec.word or "exact"
+        if word not in PROFILES or spec.ordinals:
+            raise DeviceError(f"device {spec} does not exist{nearest(word, list(PROFILES))}; known: {', '.join(PROFILES)}")
+        return ReferenceDevice(f"sim:{word}", PROFILES[word])

@@ -1,0 +1,60 @@
+"""What a vendor's plugin is: something that finds devices of one kind, opens them, and knows its software stack."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .device import Device, DeviceOptions
+from .spec import DeviceSpec
+
+API_VERSION = (1, 0)
+"""Version of this contract. A plugin with another major number is refused; a higher minor number is fine."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """A device that `probe` found. `memory` is its size in bytes, `driver` the version of what runs it."""
+
+    spec: str
+    name: str
+    memory: int | None = None
+    driver: str | None = None
+    emulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something `diagnose` has to say: a stable code, what is the case, and what to do about it."""
+
+    code: str
+    text: str
+    remedy: str
+
+
+class Backend(ABC):
+    """Opens devices of one kind. Constructing and probing is cheap, has no side effects and imports no SDK without need.
+
+    `priority` decides which device `auto` takes: the highest wins, the CPU has 0.
+    """
+
+    name: ClassVar[str]
+    api_version: ClassVar[tuple[int, int]] = API_VERSION
+    priority: ClassVar[int] = 50
+
+    @abstractmethod
+    def probe(self) -> list[DeviceInfo]:
+        """The devices that could be opened now; an empty list if there are none."""
+
+    @abstractmethod
+    def open(self, spec: DeviceSpec, options: DeviceOptions | None = None) -> Device:
+        """Open a device; `options` are the user's wishes, of which a backend takes what concerns it.
+
+        Raises:
+            DeviceError: it is not there or its software is incomplete; the message says what is missing and the remedy.
+        """
+
+    def diagnose(self) -> list[Finding]:
+        """What stands in the way of using this backend here, most serious first."""
+        return []

@@ -1,0 +1,174 @@
+"""What a device can do: hold memory, prepare weights, run kernels, and compile graphs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DeviceError
+from ..ir.dtype import DType
+from ..ir.graph import Graph, Node
+from ..ir.types import StateType
+from .kernel import KernelRegistry
+from .weight import WeightSource
+
+if TYPE_CHECKING:
+    from .executable import Executable, Placement
+
+Buffer = Any
+"""Memory of a device, opaque to everyone but the device's own kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a device declares about itself.
+
+    Args:
+        dtypes: the dtypes tensors may have.
+        dynamic_shapes: sizes may change from run to run without compiling again.
+        block_sizes: cache block sizes its attention kernels take, best first.
+        unified_memory: the host can read a buffer without a copy.
+        preferred_dtype: what `dtype = "auto"` computes in.
+    """
+
+    dtypes: frozenset[DType]
+    dynamic_shapes: bool = True
+    block_sizes: tuple[int, ...] = (16, 32, 64, 128)
+    unified_memory: bool = False
+    preferred_dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStats:
+    """Memory of a device in bytes."""
+
+    total: int
+    available: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpace:
+    """How much of a paged state to allocate."""
+
+    blocks: int
+    block_size: int
+
+
+class Event(Protocol):
+    """A point in the device's work that can be waited for."""
+
+    def wait(self) -> None:
+        """Block until everything before this point is done; DeviceError if it failed."""
+
+
+@dataclass(slots=True)
+class Done:
+    """The event of a device that has finished when a call returns."""
+
+    def wait(self) -> None:
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """How a device may compute: `mode` is strict or fast, and `overrides` maps ops to how they must be run."""
+
+    mode: str = "strict"
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """How a user wants a device opened.
+
+    Args:
+        threads: host threads to compute with; None lets the backend decide.
+        cache_dir: where compiled kernels may be kept.
+        numerics: the arithmetic mode and overrides.
+    """
+
+    threads: int | None = None
+    cache_dir: Path | None = None
+    numerics: Numerics = field(default_factory=Numerics)
+
+
+class Device(ABC):
+    """An opened device. Buffers belong to it; its kernels take them as they are."""
+
+    spec: str
+    name: str
+    capabilities: Capabilities
+    kernels: KernelRegistry
+
+    @abstractmethod
+    def upload(self, array: NDArray[Any], dtype: DType) -> Buffer:
+        """Copy an array to the device in `dtype` (its numpy type may be any; one rounding)."""
+
+    @abstractmethod
+    def download(self, buffer: Buffer) -> NDArray[Any]:
+        """Wait for a buffer and copy it to the host in its own dtype."""
+
+    @abstractmethod
+    def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
+        """Bring a weight into the layout its readers like; `uses` names the ops that read it.
+
+        One buffer serves all uses. The packed values are not expanded unless the device has no other way, and then the
+        layout is told by `layout_of`.
+        """
+
+    @abstractmethod
+    def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
+        """Zeroed memory for a state, in the device's own layout; OutOfMemory if there is not enough."""
+
+    @abstractmethod
+    def shape(self, buffer: Buffer) -> tuple[int, ...]:
+        """The sizes of a tensor buffer."""
+
+    @abstractmethod
+    def memory(self) -> MemoryStats:
+        """Total and available memory."""
+
+    def owns(self, buffer: Buffer) -> bool:
+        """Whether a numpy array is a buffer of this device (for devices whose buffers are arrays)."""
+        return False
+
+    def synchronize(self) -> None:
+        """Wait until all work given to the device is done."""
+
+    def event(self) -> Event:
+        """A point after all work given so far."""
+        return Done()
+
+    def layout_of(self, buffer: Buffer) -> str:
+        """One phrase on how a prepared weight lies in memory, for the receipt."""
+        return "as stored"
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Buffer:
+        """An uninitialised tensor buffer."""
+        return self.upload(np.zeros(shape, dtype.numpy), dtype)
+
+    def supports(self, node: Node) -> bool:
+        """Whether this device has a kernel for this very node."""
+        return self.kernels.select(node)[0] is not None
+
+    def compile(self, graph: Graph, placement: Placement, bounds: Mapping[str, int]) -> Executable:
+        """Make a graph ready to run; `placement` holds the kernel chosen for each node.
+
+        The default resolves kernels once and runs them one after another. Devices that take whole graphs override it.
+        """
+        from .executable import KernelExecutable
+
+        return KernelExecutable(graph, self, placement, bounds)
+
+    def close(self) -> None:
+        """Release everything; the device cannot be used afterwards."""
+
+    def communicator(self, group: Sequence[int]) -> Any:
+        """A communicator over the devices of a group of ranks."""
+        raise DeviceError(f"device {self.spec!r} has no collective library; run it with one rank")

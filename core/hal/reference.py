@@ -1,0 +1,160 @@
+"""A device in pure numpy that computes every op by its float64 reference and rounds each result once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import OutOfMemory
+from ..ir.dtype import DTYPES, DType, cast_to, dtype
+from ..ir.evaluate import widen
+from ..ir.graph import Node
+from ..ir.op import Op
+from ..ir.types import StateType, TensorType
+from ..ops import OPSET, KVPages
+from .device import Buffer, Capabilities, Device, MemoryStats, StateSpace
+from .kernel import KernelRegistry
+from .weight import WeightSource
+
+
+class ReferenceKernel:
+    """Runs one op by its reference on widened operands."""
+
+    def __init__(self, op: Op[..., Any]) -> None:
+        self.op = op
+        self.__name__ = "reference"
+
+    def plan(self, node: Node, bounds: Mapping[str, int]) -> Callable[..., Any]:
+        """A function from buffers to buffers for this node."""
+        kinds = [r.type for r in node.results]
+        reference = self.op.reference
+
+        def run(*operands: Any, **attributes: Any) -> Any:
+            with np.errstate(all="ignore"):
+                raw = reference(*[_open(x) for x in operands], **attributes)
+                made = raw if isinstance(raw, tuple) and not hasattr(raw, "_fields") else (raw,)
+                kept = [_close(x, kind) for x, kind in zip(made, kinds, strict=True)]
+            return kept[0] if len(kept) == 1 else tuple(kept)
+
+        return run
+
+
+def _open(x: Any) -> Any:
+    if isinstance(x, KVPages):
+        return KVPages(*(widen(pages) for pages in x))
+    return widen(x)
+
+
+def _close(x: Any, kind: Any) -> Any:
+    if isinstance(x, KVPages):
+        target = dtype(kind["scheme"])
+        return KVPages(*(cast_to(np.asarray(pages), target) for pages in x))
+    assert isinstance(kind, TensorType)
+    return cast_to(np.asarray(x), kind.dtype)
+
+
+def write_cache(cache: KVPages, k: Any, v: Any, slots: Any) -> KVPages:
+    """The same as the reference, in place."""
+    valid = np.flatnonzero(np.asarray(slots) >= 0)
+    for pages, new in zip(cache, (k, v), strict=True):
+        flat = pages.reshape(-1, *pages.shape[2:])
+        flat[np.asarray(slots)[valid]] = cast_to(np.asarray(new)[valid].astype(np.float64), _dtype_of(pages))
+    return cache
+
+
+def paged_attention_planner(op: Op[..., Any]) -> Any:
+    """The reference kernel, but reading a cache without widening all of it first."""
+
+    class Plan(ReferenceKernel):
+        def plan(self, node: Node, bounds: Mapping[str, int]) -> Callable[..., Any]:
+            run = super().plan(node, bounds)
+
+            def narrow(q: Any, cache: KVPages, query_start: Any, seq_lens: Any, table: Any, *rest: Any, **attrs: Any) -> Any:
+                used = np.unique(table[table >= 0]) if table.size else np.zeros(0, int)
+                index = np.full(cache.k.shape[0], 0)
+                index[used] = np.arange(used.size)
+                pages = KVPages(cache.k[used], cache.v[used]) if used.size else KVPages(cache.k[:1], cache.v[:1])
+                return run(q, pages, query_start, seq_lens, index[np.maximum(table, 0)], *rest, **attrs)
+
+            return narrow
+
+    return Plan(op)
+
+
+def _dtype_of(array: NDArray[Any]) -> DType:
+    return dtype(array.dtype.name)
+
+
+def reference_kernels() -> KernelRegistry:
+    """A registry with a reference kernel for every op of the op set."""
+    registry = KernelRegistry()
+    for op in OPSET.values():
+        if op.name == "write_cache":
+            registry.register(op, name="reference")(write_cache)
+        elif op.name == "paged_attention":
+            registry.register(op, name="reference")(paged_attention_planner(op))
+        else:
+            registry.register(op, name="reference")(ReferenceKernel(op))
+    return registry
+
+
+class ReferenceDevice(Device):
+    """The host as a slow and exact device; its buffers are numpy arrays."""
+
+    def __init__(self, spec: str = "reference", name: str = "numpy float64 reference") -> None:
+        self.spec, self.name = spec, name
+        self.capabilities = Capabilities(frozenset(DTYPES.values()), unified_memory=True)
+        self.kernels = reference_kernels()
+
+    def upload(self, array: NDArray[Any], dtype: DType) -> Buffer:
+        return cast_to(array, dtype) if array.dtype != dtype.numpy else array
+
+    def download(self, buffer: Buffer) -> NDArray[Any]:
+        return np.asarray(buffer)
+
+    def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
+        return source.unpack(np.float32)
+
+    def layout_of(self, buffer: Buffer) -> str:
+        return "expanded to float32"
+
+    def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
+        kind = dtype(type["scheme"])
+        lead = (space.blocks, space.block_size, type["heads"])
+        try:
+            return KVPages(np.zeros((*lead, type["k_dim"]), kind.numpy), np.zeros((*lead, type["v_dim"]), kind.numpy))
+        except MemoryError:
+            raise OutOfMemory(f"{self.spec}: no room for {space.blocks} cache blocks; lower engine.cache_memory") from None
+
+    def shape(self, buffer: Buffer) -> tuple[int, ...]:
+        return tuple(np.shape(buffer))
+
+    def memory(self) -> MemoryStats:
+        return host_memory()
+
+
+def host_memory() -> MemoryStats:
+    """Memory of this machine from /proc/meminfo, limited by the control group where there is a limit."""
+    import os
+
+    page = os.sysconf("SC_PAGE_SIZE")
+    total, available = os.sysconf("SC_PHYS_PAGES") * page, os.sysconf("SC_AVPHYS_PAGES") * page
+    try:
+        with open("/proc/meminfo") as lines:
+            fields = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+        total, available = fields["MemTotal"], fields["MemAvailable"]
+    except (OSError, KeyError):
+        pass
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                limit = file.read().strip()
+        except OSError:
+            continue
+        if limit.isdigit() and int(limit) < total:
+            total, available = int(limit), min(available, int(limit))
+    return MemoryStats(total, available)
+

@@ -1,0 +1,89 @@
+"""Where a parameter comes from: rows of packed values that are read only when a device prepares them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ModelError
+from ..ir.types import WeightType
+from ..schemes import scheme
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPart:
+    """A run of rows in one scheme; `load()` gives them as uint8 [rows, row_bytes], normally a view of a memory map."""
+
+    scheme: str
+    rows: int
+    load: Callable[[], NDArray[np.uint8]]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSource:
+    """A lazy, sliceable parameter of `shape` (rows, columns), made of one or more runs of rows."""
+
+    name: str
+    shape: tuple[int, ...]
+    parts: tuple[WeightPart, ...]
+
+    @property
+    def type(self) -> WeightType:
+        names = {part.scheme for part in self.parts}
+        spelled = "+".join(f"{part.scheme}:{part.rows}" for part in self.parts)
+        return WeightType(self.shape, names.pop() if len(names) == 1 else spelled)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the packed values in bytes."""
+        return sum(part.rows * scheme(part.scheme).row_bytes(self.shape[-1]) for part in self.parts)
+
+    def rows(self, start: int, stop: int) -> WeightSource:
+        """Rows start to stop; nothing is read."""
+        kept, offset = [], 0
+        for part in self.parts:
+            low, high = max(start - offset, 0), min(stop - offset, part.rows)
+            if low < high:
+                kept.append(WeightPart(part.scheme, high - low, _sliced(part.load, np.s_[low:high])))
+            offset += part.rows
+        return WeightSource(self.name, (stop - start, self.shape[-1]), tuple(kept))
+
+    def columns(self, start: int, stop: int) -> WeightSource:
+        """Columns start to stop, which must lie on the block borders of every scheme.
+
+        Raises:
+            ModelError: a border cuts a block in two.
+        """
+        parts = []
+        for part in self.parts:
+            block = scheme(part.scheme).block
+            if start % block or stop % block:
+                raise ModelError(
+                    f"weight {self.name!r}: columns {start}:{stop} cut a block of {block} values of scheme "
+                    f"{part.scheme!r}; slice at multiples of {block}"
+                )
+            low, high = scheme(part.scheme).row_bytes(start), scheme(part.scheme).row_bytes(stop)
+            parts.append(WeightPart(part.scheme, part.rows, _sliced(part.load, np.s_[:, low:high])))
+        return WeightSource(self.name, (self.shape[0], stop - start), tuple(parts))
+
+    def unpack(self, dtype: Any = np.float32) -> NDArray[Any]:
+        """All values, [rows, columns] in `dtype`."""
+        blocks = [scheme(part.scheme).unpack(part.load(), dtype) for part in self.parts]
+        return (blocks[0] if len(blocks) == 1 else np.concatenate(blocks)).reshape(self.shape)
+
+    @staticmethod
+    def concatenate(name: str, sources: Sequence[WeightSource]) -> WeightSource:
+        """The rows of several weights under each other, each keeping its scheme."""
+        columns = {source.shape[-1] for source in sources}
+        if len(columns) != 1:
+            raise ModelError(f"weight {name!r}: cannot stack weights of {sorted(columns)} columns")
+        shape = (sum(source.shape[0] for source in sources), columns.pop())
+        return WeightSource(name, shape, tuple(part for source in sources for part in source.parts))
+
+
+def _sliced(load: Callable[[], NDArray[np.uint8]], index: Any) -> Callable[[], NDArray[np.uint8]]:
+    return lambda: load()[index]

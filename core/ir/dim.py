@@ -1,0 +1,358 @@
+"""Sizes: integers, or canonical integer expressions over named symbols.
+
+An expression is a polynomial whose atoms are symbols, floor divisions, remainders, minima and maxima. It is kept in one
+canonical form, so that two sizes that are equal by arithmetic compare equal. An equality that arithmetic cannot prove is
+collected as a `Check` and tested when the graph runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import zip_longest
+from typing import Union
+
+from ..errors import GraphError
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A named size of at least 0. `maximum` bounds it; an unbacked one is known only after the op that makes it ran."""
+
+    name: str
+    maximum: int | None = None
+    unbacked: bool = False
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z_]\w*", self.name):
+            raise GraphError(f"symbol name {self.name!r} is not an identifier")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Call:
+    """`floordiv(a, b)`, `mod(a, b)`, `min(...)` or `max(...)` of sizes that arithmetic could not reduce further."""
+
+    function: str
+    arguments: tuple[Dim, ...]
+
+    def __str__(self) -> str:
+        if self.function in ("floordiv", "mod"):
+            left, right = (str(a) if isinstance(a, int) or a.is_atom else f"({a})" for a in self.arguments)
+            return f"({left} {'//' if self.function == 'floordiv' else '%'} {right})"
+        return f"{self.function}({', '.join(map(str, self.arguments))})"
+
+
+Atom = Symbol | Call
+Monomial = tuple[Atom, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Expr:
+    """A sum of integer multiples of products of atoms, in canonical order. Build it by arithmetic on `sym(...)`."""
+
+    terms: tuple[tuple[Monomial, int], ...] = field(default=())
+
+    @cached_property
+    def _key(self) -> str:
+        return str(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expr) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def is_atom(self) -> bool:
+        return len(self.terms) == 1 and len(self.terms[0][0]) == 1 and self.terms[0][1] == 1
+
+    def __add__(self, other: Dim) -> Dim:
+        return _sum([*self.terms, *_terms(other)])
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + _scaled(other, -1)
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return _scaled(self, -1) + other
+
+    def __mul__(self, other: Dim) -> Dim:
+        return _sum([((*a, *b), m * n) for a, m in self.terms for b, n in _terms(other)])
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return floordiv(self, other)
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return floordiv(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return mod(self, other)
+
+    def __str__(self) -> str:
+        text = ""
+        for monomial, factor in self.terms:
+            size = " * ".join(([str(abs(factor))] if abs(factor) != 1 or not monomial else []) + list(map(str, monomial)))
+            sign = "-" if factor < 0 else "+"
+            text += f" {sign} {size}" if text else (f"-{size}" if factor < 0 else size)
+        return text or "0"
+
+    __repr__ = __str__
+
+
+Dim = Union[int, Expr]
+
+
+def sym(name: str, maximum: int | None = None, unbacked: bool = False) -> Expr:
+    """The size called `name`."""
+    return Expr((((Symbol(name, maximum, unbacked),), 1),))
+
+
+def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
+    return dim.terms if isinstance(dim, Expr) else (((), int(dim)),)
+
+
+def _scaled(dim: Dim, factor: int) -> Dim:
+    return _sum([(m, c * factor) for m, c in _terms(dim)])
+
+
+def _sum(terms: Sequence[tuple[Monomial, int]]) -> Dim:
+    total: dict[Monomial, int] = {}
+    for monomial, factor in terms:
+        ordered = tuple(sorted(monomial, key=str))
+        total[ordered] = total.get(ordered, 0) + factor
+    kept = sorted(((m, c) for m, c in total.items() if c), key=lambda t: (-len(t[0]), tuple(map(str, t[0]))))
+    if not kept:
+        return 0
+    if len(kept) == 1 and not kept[0][0]:
+        return kept[0][1]
+    return Expr(tuple(kept))
+
+
+def floordiv(a: Dim, b: Dim) -> Dim:
+    """a // b; multiples of a constant divisor move out of the division."""
+    if isinstance(b, int):
+        if b == 0:
+            raise GraphError(f"size {a} is divided by zero")
+        whole = [(m, c // b) for m, c in _terms(a) if c % b == 0]
+        rest = _sum([(m, c) for m, c in _terms(a) if c % b])
+        quotient: Dim = rest // b if isinstance(rest, int) else Expr((((Call("floordiv", (rest, b)),), 1),))
+        return _sum([*whole, *_terms(quotient)])
+    return 1 if a == b else Expr((((Call("floordiv", (a, b)),), 1),))
+
+
+def mod(a: Dim, b: Dim) -> Dim:
+    """a % b, with the sign of b as in Python."""
+    if isinstance(b, int):
+        if b == 0:
+            raise GraphError(f"size {a} is taken modulo zero")
+        rest = _sum([(m, c) for m, c in _terms(a) if c % b])
+        return rest % b if isinstance(rest, int) else Expr((((Call("mod", (rest, b)),), 1),))
+    return 0 if a == b else Expr((((Call("mod", (a, b)),), 1),))
+
+
+def _extreme(function: str, dims: Sequence[Dim]) -> Dim:
+    pick = min if function == "min" else max
+    kept: list[Dim] = []
+    for dim in dims:
+        inner: tuple[Dim, ...] = (dim,)
+        if isinstance(dim, Expr) and dim.is_atom and isinstance(atom := dim.terms[0][0][0], Call):
+            inner = atom.arguments if atom.function == function else (dim,)
+        for candidate in inner:
+            for i, other in enumerate(kept):
+                gap = _sum([*_terms(candidate), *_terms(_scaled(other, -1))])
+                if isinstance(gap, int):
+                    kept[i] = candidate if pick(gap, 0) == gap and gap else other
+                    break
+            else:
+                kept.append(candidate)
+    if len(kept) == 1:
+        return kept[0]
+    return Expr((((Call(function, tuple(sorted(kept, key=str))),), 1),))
+
+
+def minimum(*dims: Dim) -> Dim:
+    """The smallest of several sizes."""
+    return _extreme("min", dims)
+
+
+def maximum(*dims: Dim) -> Dim:
+    """The largest of several sizes."""
+    return _extreme("max", dims)
+
+
+_FOLD = {"floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "min": min, "max": max}
+
+
+def evaluate(dim: Dim, bindings: Mapping[str, int]) -> int:
+    """The value of a size; GraphError if a symbol has none."""
+    if isinstance(dim, int):
+        return dim
+    total = 0
+    for monomial, factor in dim.terms:
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                if atom.name not in bindings:
+                    raise GraphError(f"size {dim} needs a value for {atom.name!r}; given: {', '.join(bindings) or 'none'}")
+                factor *= bindings[atom.name]
+            else:
+                factor *= _FOLD[atom.function](*(evaluate(a, bindings) for a in atom.arguments))
+        total += factor
+    return total
+
+
+def interval(dim: Dim, bounds: Mapping[str, int]) -> tuple[int, float]:
+    """A lower and an upper bound of a size, given upper bounds of symbols (infinite where there is none)."""
+    if isinstance(dim, int):
+        return dim, dim
+    low, high = 0.0, 0.0
+    for monomial, factor in dim.terms:
+        a, b = 1.0, 1.0
+        for atom in monomial:
+            x, y = _atom_interval(atom, bounds)
+            corners = [p * q if p and q else 0.0 for p in (a, b) for q in (x, y)]
+            a, b = min(corners), max(corners)
+        low, high = (low + factor * a, high + factor * b) if factor > 0 else (low + factor * b, high + factor * a)
+    return (int(low) if low > float("-inf") else -(2**63)), high
+
+
+def _atom_interval(atom: Atom, bounds: Mapping[str, int]) -> tuple[float, float]:
+    if isinstance(atom, Symbol):
+        known = [m for m in (bounds.get(atom.name), atom.maximum) if m is not None]
+        return 0.0, float(min(known)) if known else float("inf")
+    parts = [interval(a, bounds) for a in atom.arguments]
+    if atom.function in ("min", "max"):
+        pick = min if atom.function == "min" else max
+        return pick(p[0] for p in parts), pick(p[1] for p in parts)
+    (_, high), (low, top) = parts
+    if atom.function == "mod":
+        return 0.0, min(high, top - 1)
+    return 0.0, high if high == float("inf") else high // max(low, 1)
+
+
+def upper_bound(dim: Dim, bounds: Mapping[str, int]) -> int:
+    """The largest value a size can take; GraphError if a symbol in it has no declared maximum."""
+    high = interval(dim, bounds)[1]
+    if high == float("inf"):
+        free = [s.name for s in symbols(dim) if s.maximum is None and s.name not in bounds]
+        raise GraphError(f"size {dim} has no upper bound; declare one for {', '.join(free)}")
+    return int(high)
+
+
+def symbols(dim: Dim) -> Iterator[Symbol]:
+    """All symbols in a size, in order of appearance, possibly repeated."""
+    if isinstance(dim, Expr):
+        for monomial, _ in dim.terms:
+            for atom in monomial:
+                if isinstance(atom, Symbol):
+                    yield atom
+                else:
+                    for argument in atom.arguments:
+                        yield from symbols(argument)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Two sizes that must be equal when the graph runs, because arithmetic could not prove it."""
+
+    left: Dim
+    right: Dim
+    reason: str
+
+
+_CHECKS: ContextVar[list[Check] | None] = ContextVar("checks", default=None)
+
+
+@contextmanager
+def collect_checks() -> Iterator[list[Check]]:
+    """Collect the equalities that `require_equal` could not prove inside this block."""
+    found: list[Check] = []
+    token = _CHECKS.set(found)
+    try:
+        yield found
+    finally:
+        _CHECKS.reset(token)
+
+
+def require_equal(a: Dim, b: Dim, reason: str) -> None:
+    """Demand a == b: silent if proven, GraphError if impossible, else a run-time check for whoever collects them."""
+    gap = _sum([*_terms(a), *_terms(_scaled(b, -1))])
+    if gap == 0:
+        return
+    low, high = interval(gap, {})
+    if isinstance(gap, int) or low > 0 or high < 0:
+        raise GraphError(f"{reason}: {a} is not {b}")
+    checks = _CHECKS.get()
+    if checks is None:
+        raise GraphError(f"{reason}: cannot prove that {a} equals {b}")
+    checks.append(Check(a, b, reason))
+
+
+def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The common shape of several shapes by numpy's rule; sizes that are not 1 must be equal."""
+    result: list[Dim] = []
+    for column in zip_longest(*(tuple(shape)[::-1] for shape in shapes), fillvalue=1):
+        sizes = [d for d in column if d != 1]
+        for other in sizes[1:]:
+            require_equal(sizes[0], other, f"shapes {', '.join(map(str, map(list, shapes)))} do not broadcast")
+        result.append(sizes[0] if sizes else 1)
+    return tuple(result[::-1])
+
+
+def product(dims: Sequence[Dim]) -> Dim:
+    """The number of elements of a shape."""
+    total: Dim = 1
+    for dim in dims:
+        total = total * dim
+    return total
+
+
+def parse_dim(text: str, symbols: Mapping[str, Expr] | None = None) -> Dim:
+    """Read a size from its text form; unknown names become symbols without a maximum unless `symbols` is given."""
+    try:
+        return _read(ast.parse(text.strip(), mode="eval").body, symbols)
+    except SyntaxError:
+        raise GraphError(f"size {text!r} is not an expression") from None
+
+
+def _read(node: ast.expr, known: Mapping[str, Expr] | None) -> Dim:
+    match node:
+        case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            return value
+        case ast.Name(id=name):
+            if known is None:
+                return sym(name)
+            if name in known:
+                return known[name]
+            raise GraphError(f"unknown size {name!r}; declared: {', '.join(known)}")
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return _scaled(_read(inner, known), -1)
+        case ast.BinOp(left=left, op=operator, right=right):
+            a, b = _read(left, known), _read(right, known)
+            match operator:
+                case ast.Add():
+                    return a + b
+                case ast.Sub():
+                    return a - b
+                case ast.Mult():
+                    return a * b
+                case ast.FloorDiv():
+                    return floordiv(a, b)
+                case ast.Mod():
+                    return mod(a, b)
+        case ast.Call(func=ast.Name(id="min" | "max" as function), args=arguments):
+            return _extreme(function, [_read(a, known) for a in arguments])
+    raise GraphError(f"size expression {ast.unparse(node)!r} uses something other than + - * // % min max")

@@ -1,0 +1,244 @@
+"""Graphs: immutable SSA programs, and the builder that makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import GraphError
+from .dim import Check, Dim, Symbol, collect_checks, symbols
+from .dtype import DType, from_numpy
+from .op import Op
+from .types import StateType, TensorType, Type, WeightType
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Value:
+    """One value of a graph. `kind` is input, parameter, state, constant or result (of a node).
+
+    `data` holds a constant: a Python number for a scalar, which a kernel may keep in its own compute format, or an array.
+    """
+
+    name: str
+    type: Type
+    kind: str
+    builder: Builder = field(repr=False)
+    data: float | int | NDArray[Any] | None = field(default=None, repr=False)
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor.dtype
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type as a tensor type; GraphError if the value is a weight or a state."""
+        if not isinstance(self.type, TensorType):
+            raise GraphError(f"value %{self.name} is {self.type}, not a tensor")
+        return self.type
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Node:
+    """One application of an op."""
+
+    op: Op[..., Any]
+    operands: tuple[Value | None, ...]
+    attributes: Mapping[str, Any]
+    results: tuple[Value, ...]
+
+    def operand(self, name: str) -> Value | None:
+        """The operand called `name`, or None if it is absent."""
+        for declared, value in zip(self.op.operands, self.operands, strict=False):
+            if declared.name == name:
+                return value
+        raise GraphError(f"op {self.op.name!r} has no operand {name!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A program: roots (inputs, parameters, states, constants), nodes in order, named outputs.
+
+    `states` pairs each state with the value that holds it after the last write; `checks` are the equalities of sizes that
+    have to be tested when the graph runs.
+    """
+
+    name: str
+    inputs: tuple[Value, ...]
+    parameters: tuple[Value, ...]
+    states: tuple[tuple[Value, Value], ...]
+    constants: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    outputs: Mapping[str, Value]
+    checks: tuple[Check, ...] = ()
+
+    def __str__(self) -> str:
+        from .text import print_graph
+
+        return print_graph(self)
+
+    def symbols(self) -> dict[str, Symbol]:
+        """All symbols by name; GraphError if one name is declared with two maxima."""
+        found: dict[str, Symbol] = {}
+        for value in self.values():
+            for dim in value.type.shape if isinstance(value.type, TensorType) else ():
+                for symbol in symbols(dim):
+                    if found.setdefault(symbol.name, symbol) != symbol:
+                        raise GraphError(f"graph {self.name!r}: size {symbol.name!r} is declared in two ways")
+        return found
+
+    def values(self) -> Iterator[Value]:
+        """Every value in order of definition."""
+        yield from self.inputs
+        yield from self.parameters
+        yield from (state for state, _ in self.states)
+        yield from self.constants
+        for node in self.nodes:
+            yield from node.results
+
+
+class Builder:
+    """Collects the values and nodes of one graph."""
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self._roots: dict[str, list[Value]] = {"input": [], "parameter": [], "state": [], "constant": []}
+        self._nodes: list[Node] = []
+        self._names: set[str] = set()
+        self._latest: dict[int, Value] = {}
+        self._state_root: dict[int, int] = {}
+        self._checks: dict[Check, None] = {}
+        self._counter = 0
+
+    def _unique(self, name: str | None) -> str:
+        if name is not None:
+            if name in self._names:
+                raise GraphError(f"graph {self.name!r} has two values called {name!r}")
+        else:
+            name = str(self._counter)
+            while name in self._names:
+                self._counter += 1
+                name = str(self._counter)
+        self._names.add(name)
+        return name
+
+    def _root(self, kind: str, name: str | None, type: Type, data: Any = None) -> Value:
+        value = Value(self._unique(name), type, kind, self, data)
+        self._roots[kind].append(value)
+        return value
+
+    def input(self, name: str, type: TensorType) -> Value:
+        """A tensor given at each run."""
+        return self._root("input", name, type)
+
+    def parameter(self, name: str, type: TensorType | WeightType) -> Value:
+        """A tensor or weight bound once."""
+        return self._root("parameter", name, type)
+
+    def state(self, name: str, type: StateType) -> Value:
+        """Memory bound once and changed by runs."""
+        value = self._root("state", name, type)
+        self._latest[id(value)] = value
+        self._state_root[id(value)] = id(value)
+        return value
+
+    def constant(self, data: float | int | NDArray[Any], dtype: DType | None = None, name: str | None = None) -> Value:
+        """A number or an array known now; `dtype` defaults to that of the array."""
+        if isinstance(data, int | float):
+            if dtype is None:
+                raise GraphError("a scalar constant needs a dtype")
+            if dtype.is_float:
+                data = float(data)
+            elif data != int(data):
+                raise GraphError(f"constant {data} is not an integer, but its dtype is {dtype}")
+            else:
+                data = int(data)
+            return self._root("constant", name or self._unique_constant(), TensorType(dtype, ()), data)
+        array = np.ascontiguousarray(data)
+        array.flags.writeable = False
+        kind = TensorType(dtype or from_numpy(array.dtype), tuple(array.shape))
+        return self._root("constant", name or self._unique_constant(), kind, array)
+
+    def _unique_constant(self) -> str:
+        index = len(self._roots["constant"])
+        while f"c{index}" in self._names:
+            index += 1
+        return f"c{index}"
+
+    def call(self, op: Op[..., Any], operands: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+        """Add a node; the result is a value, or a tuple of values where the op has several results.
+
+        Numbers among the operands become constants of the dtype of the first tensor operand that is not bool.
+        """
+        results = self.call_named(op, operands, attributes, None)
+        return results if len(results) > 1 else results[0]
+
+    def call_named(
+        self, op: Op[..., Any], operands: Sequence[Any], attributes: Mapping[str, Any], names: Sequence[str] | None
+    ) -> tuple[Value, ...]:
+        """Add a node whose results have the given names, or fresh ones for None."""
+        values = self._values(op, operands)
+        attrs = op.normalise(attributes)
+        types = tuple(None if v is None else v.type for v in values)
+        op.check_operands(types)
+        with collect_checks() as checks:
+            result_types = op.result_types(types, attrs)
+        self._checks.update(dict.fromkeys(checks))
+        if names is not None and len(names) != len(result_types):
+            raise GraphError(f"{op.name} has {len(result_types)} results, {len(names)} names are given")
+        labels: Sequence[str | None] = [None] * len(result_types) if names is None else names
+        results = tuple(
+            Value(self._unique(label), t, "result", self) for label, t in zip(labels, result_types, strict=True)
+        )
+        self._thread_states(op, values, results)
+        self._nodes.append(Node(op, values, MappingProxyType(attrs), results))
+        return results
+
+    def _values(self, op: Op[..., Any], operands: Sequence[Any]) -> tuple[Value | None, ...]:
+        kinds = [o.type.dtype for o in operands if isinstance(o, Value) and isinstance(o.type, TensorType)]
+        kind = next((k for k in kinds if k.kind != "bool"), kinds[0] if kinds else None)
+        values: list[Value | None] = []
+        for operand in operands:
+            if isinstance(operand, int | float) and not isinstance(operand, bool):
+                operand = self.constant(operand, kind)
+            if operand is not None and not isinstance(operand, Value):
+                raise GraphError(f"{op.name}: operand {operand!r} is not a value of a graph")
+            if operand is not None and operand.builder is not self:
+                raise GraphError(f"{op.name}: value %{operand.name} belongs to graph {operand.builder.name!r}")
+            values.append(operand)
+        return tuple(values)
+
+    def _thread_states(self, op: Op[..., Any], values: Sequence[Value | None], results: Sequence[Value]) -> None:
+        """A result that is a state is the new version of the state operand in the same order."""
+        consumed = [v for v in values if v is not None and isinstance(v.type, StateType)]
+        for value in consumed:
+            if self._latest[self._state_root[id(value)]] is not value:
+                raise GraphError(f"{op.name}: state %{value.name} was already written; use the state that write returned")
+        written = [r for r in results if isinstance(r.type, StateType)]
+        for before, after in zip(consumed, written, strict=False):
+            root = self._state_root[id(before)]
+            self._state_root[id(after)] = root
+            self._latest[root] = after
+
+    def build(self, *outputs: Value, **named: Value) -> Graph:
+        """Finish: positional outputs are called out0, out1, …"""
+        all_outputs = {**{f"out{i}": value for i, value in enumerate(outputs)}, **named}
+        states = tuple((state, self._latest[id(state)]) for state in self._roots["state"])
+        return Graph(
+            self.name,
+            tuple(self._roots["input"]),
+            tuple(self._roots["parameter"]),
+            states,
+            tuple(self._roots["constant"]),
+            tuple(self._nodes),
+            MappingProxyType(all_outputs),
+            tuple(self._checks),
+        )

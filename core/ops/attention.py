@@ -1,0 +1,174 @@
+"""The paged key-value cache and attention over it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..ir import numeric
+from ..ir.dim import require_equal
+from ..ir.dtype import float32
+from ..ir.op import State, Tensor, Tolerance, op, require
+from ..ir.types import StateType, TensorType
+from .movement import integer
+
+
+class KVPages(NamedTuple):
+    """A `paged_kv` state as references see it: k [blocks, block_size, heads, k_dim], v [blocks, block_size, heads, v_dim]."""
+
+    k: Any
+    v: Any
+
+
+def _paged_kv(cache: StateType) -> StateType:
+    require(cache.kind == "paged_kv", f"the cache must be paged_kv, not {cache}")
+    return cache
+
+
+@op(tolerance=Tolerance.EXACT)
+def write_cache(cache: State, k: Tensor, v: Tensor, slots: Tensor) -> State:
+    """Store one key and one value per token: slot = block * block_size + offset; slot -1 writes nothing.
+
+    k is [tokens, heads, k_dim], v [tokens, heads, v_dim], slots [tokens] integers. Values are rounded once to the dtype
+    of the cache. If two tokens name one slot, the later one stays.
+    """
+    tokens = k.shape[0]
+    if tokens == 0:
+        return cache
+    writer = np.full(cache.k.shape[0] * cache.k.shape[1], -1)
+    valid = np.flatnonzero(np.asarray(slots) >= 0)
+    writer[np.asarray(slots)[valid]] = valid
+    written = (writer >= 0)[:, None, None]
+
+    def update(pages: Any, new: Any) -> Any:
+        flat = np.reshape(pages, (-1, *pages.shape[2:]))
+        return np.reshape(np.where(written, np.take(new, np.maximum(writer, 0), axis=0), flat), pages.shape)
+
+    return KVPages(update(cache.k, k), update(cache.v, v))
+
+
+@write_cache.infer
+def _(cache: StateType, k: TensorType, v: TensorType, slots: TensorType) -> StateType:
+    _paged_kv(cache)
+    integer(slots, "slots")
+    for name, x, width in (("k", k, cache["k_dim"]), ("v", v, cache["v_dim"])):
+        require(x.shape[1:] == (cache["heads"], width), f"{name} is {x}, the cache holds [{cache['heads']}, {width}]")
+        require_equal(x.shape[0], slots.shape[0], f"{name} and slots have different numbers of tokens")
+    return cache
+
+
+@op(tolerance=Tolerance.ATTENTION)
+def paged_attention(
+    q: Tensor,
+    cache: State,
+    query_start: Tensor,
+    seq_lens: Tensor,
+    block_table: Tensor,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    causal: bool = True,
+) -> Tensor:
+    """Attention of each query over the cached keys of its sequence; returns the output and the log-sum-exp of its logits.
+
+    q is [tokens, heads, k_dim]; `query_start` int32 [seqs + 1], `seq_lens` int32 [seqs] and `block_table` int32
+    [seqs, blocks]. Rows query_start[s] to query_start[s + 1] belong to sequence s, whose keys are at positions 0 to
+    seq_lens[s] - 1, position p in block block_table[s, p // block_size]. Its n queries are the last n of these positions.
+    A query sees keys up to its own position if `causal`, and only those closer than `window`. Block table entries that no
+    query sees may be anything.
+
+    Logits are scale * q.k, then softcap * tanh(logits / softcap), then plus `bias` [tokens, heads, keys]. `sinks` [heads]
+    adds one logit without a value to each row's denominator. Query head h reads key head h // (heads / cache heads).
+    Results are [tokens, heads, v_dim] and float32 [tokens, heads] (sinks included); a row that sees no key, or lies at or
+    beyond query_start[seqs], gives 0 and -inf. Softmax by its maximum, accumulated in at least float32.
+    """
+    outputs, sums, done = [], [], int(query_start[0])
+    for s in range(seq_lens.shape[0]):
+        begin, end = int(query_start[s]), int(query_start[s + 1])
+        if begin == end:
+            continue
+        rows = None if bias is None else bias[begin:end]
+        options = {"scale": scale, "window": window, "softcap": softcap, "causal": causal}
+        out, lse = _attend(q[begin:end], cache, int(seq_lens[s]), block_table[s], sinks, rows, **options)
+        outputs.append(out)
+        sums.append(lse)
+        done = end
+    if done < q.shape[0] or not outputs:
+        outputs.append(np.zeros((q.shape[0] - done, q.shape[1], cache.v.shape[-1])))
+        sums.append(np.full((q.shape[0] - done, q.shape[1]), -np.inf))
+    if len(outputs) == 1:
+        return outputs[0], sums[0]
+    return np.concatenate(outputs, axis=0), np.concatenate(sums, axis=0)
+
+
+def _attend(
+    q: Any, cache: Any, length: int, blocks: Any, sinks: Any, bias: Any, *, scale: float, window: Any, softcap: Any, causal: bool
+) -> Any:
+    """One sequence: q [n, heads, k_dim] to ([n, heads, v_dim], [n, heads])."""
+    n, heads = q.shape[0], q.shape[1]
+    positions = np.arange(length - n, length)
+    first = max(0, length - n - window + 1) if window else 0
+    keys = np.arange(first, max(length, first))
+    if keys.size == 0:
+        return np.zeros((n, heads, cache.v.shape[-1])), np.full((n, heads), -np.inf)
+    visible = (keys <= positions[:, None]) if causal else np.ones((n, keys.size), bool)
+    if window:
+        visible = visible & (positions[:, None] - keys < window)
+    visible = visible & (positions >= 0)[:, None]
+    size, group = cache.k.shape[1], heads // cache.k.shape[2]
+    at = (np.asarray(blocks)[keys // size], keys % size)
+    k, v = (np.repeat(np.transpose(pages[at], (1, 0, 2)), group, axis=0) for pages in cache)
+    logits = np.matmul(np.transpose(q, (1, 0, 2)), np.swapaxes(k, -1, -2)) * scale
+    if softcap:
+        logits = np.tanh(logits / softcap) * softcap
+    if bias is not None:
+        logits = logits + np.transpose(bias[..., keys], (1, 0, 2))
+    logits = np.where(visible, logits, -np.inf)
+    top = np.maximum(np.max(logits, axis=-1, keepdims=True), -1e30)
+    if sinks is not None:
+        sink = np.reshape(sinks, (heads, 1, 1))
+        top = np.maximum(top, sink)
+    top = numeric.shift(top)
+    p = np.exp(logits - top)
+    total = np.sum(p, axis=-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sink - top)
+    seen = np.any(visible, axis=-1)[:, None]
+    safe = np.where(seen, total, 1.0)
+    out = np.where(seen, np.matmul(p, v) / safe, 0.0)
+    lse = np.where(seen, top + np.log(safe), -np.inf)
+    return np.transpose(out, (1, 0, 2)), np.transpose(lse[..., 0], (1, 0))
+
+
+@paged_attention.infer
+def _(
+    q: TensorType,
+    cache: StateType,
+    query_start: TensorType,
+    seq_lens: TensorType,
+    block_table: TensorType,
+    sinks: TensorType | None,
+    bias: TensorType | None,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    causal: bool,
+) -> tuple[TensorType, TensorType]:
+    _paged_kv(cache)
+    require(q.rank == 3 and q.shape[2] == cache["k_dim"], f"q must be [tokens, heads, {cache['k_dim']}], not {q}")
+    heads = q.shape[1]
+    require(isinstance(heads, int) and heads % cache["heads"] == 0, f"{heads} heads do not share {cache['heads']} key heads")
+    for name, x in (("query_start", query_start), ("seq_lens", seq_lens), ("block_table", block_table)):
+        integer(x, name)
+    require(block_table.rank == 2, f"block_table must be [seqs, blocks], not {block_table}")
+    require_equal(query_start.shape[0], seq_lens.shape[0] + 1, "query_start must have one more element than seq_lens")
+    require_equal(block_table.shape[0], seq_lens.shape[0], "block_table must have one row per sequence")
+    require(sinks is None or sinks.shape == (heads,), f"sinks must be [{heads}], not {sinks}")
+    require(bias is None or (bias.rank == 3 and bias.shape[1] == heads), f"bias must be [tokens, {heads}, keys], not {bias}")
+    require(window is None or window > 0, f"window must be positive, is {window}")
+    return TensorType(q.dtype, (q.shape[0], heads, cache["v_dim"])), TensorType(float32, (q.shape[0], heads))

@@ -1,0 +1,273 @@
+"""Ops that treat every element alone; operands broadcast by numpy's rule and share one dtype."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..ir import numeric
+from ..ir.dim import broadcast
+from ..ir.dtype import DType, bool_
+from ..ir.op import Tensor, Tolerance, op, require
+from ..ir.types import TensorType
+
+
+def same(x: TensorType, **_: object) -> TensorType:
+    """The result has the type of the only operand."""
+    return x
+
+
+def joined(a: TensorType, b: TensorType) -> TensorType:
+    """Two operands of one dtype broadcast against each other."""
+    require(a.dtype == b.dtype, f"operands differ in dtype: {a.dtype} and {b.dtype}; cast one of them")
+    return TensorType(a.dtype, broadcast(a.shape, b.shape))
+
+
+def compared(a: TensorType, b: TensorType) -> TensorType:
+    """As `joined`, but the result is bool."""
+    return TensorType(bool_, joined(a, b).shape)
+
+
+def floating(x: TensorType, **_: object) -> TensorType:
+    """As `same`, for float operands only."""
+    require(x.dtype.is_float, f"needs a float tensor, not {x.dtype}")
+    return x
+
+
+@op(tolerance=Tolerance.EXACT)
+def cast(x: Tensor, *, dtype: DType) -> Tensor:
+    """Convert to another dtype: to a float with one rounding, ties to even, overflow to infinity; to an integer by truncation."""
+    if dtype.is_float:
+        return numeric.store(x, dtype) if hasattr(type(x), "__word__") else numeric.store(np.asarray(x, np.float64), dtype)
+    if dtype is bool_:
+        return x != 0
+    return np.asarray(np.trunc(x)).astype(dtype.numpy)
+
+
+@cast.infer
+def _(x: TensorType, *, dtype: DType) -> TensorType:
+    return TensorType(dtype, x.shape)
+
+
+@op(tolerance=Tolerance.EXACT)
+def neg(x: Tensor) -> Tensor:
+    """-x."""
+    return np.negative(x)
+
+
+@op(tolerance=Tolerance.EXACT)
+def abs(x: Tensor) -> Tensor:
+    """The absolute value."""
+    return np.abs(x)
+
+
+@op(tolerance=Tolerance.TRANSCENDENTAL)
+def exp(x: Tensor) -> Tensor:
+    """e to the power x."""
+    return np.exp(x)
+
+
+@op(tolerance=Tolerance.TRANSCENDENTAL)
+def log(x: Tensor) -> Tensor:
+    """Natural logarithm; -inf at zero, NaN below."""
+    return np.log(x)
+
+
+@op(tolerance=Tolerance.TRANSCENDENTAL)
+def sin(x: Tensor) -> Tensor:
+    """Sine of an angle in radians."""
+    return np.sin(x)
+
+
+@op(tolerance=Tolerance.TRANSCENDENTAL)
+def cos(x: Tensor) -> Tensor:
+    """Cosine of an angle in radians."""
+    return np.cos(x)
+
+
+@op(tolerance=Tolerance.TRANSCENDENTAL)
+def tanh(x: Tensor) -> Tensor:
+    """Hyperbolic tangent."""
+    return np.tanh(x)
+
+
+@op(tolerance=Tolerance.TRANSCENDENTAL)
+def erf(x: Tensor) -> Tensor:
+    """Error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
+    return numeric.erf(x)
+
+
+@op(tolerance=Tolerance.TRANSCENDENTAL)
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x))."""
+    return numeric.sigmoid(x)
+
+
+@op(tolerance=Tolerance.ELEMENTWISE)
+def sqrt(x: Tensor) -> Tensor:
+    """Square root; NaN below zero."""
+    return np.sqrt(x)
+
+
+@op(tolerance=Tolerance.TRANSCENDENTAL)
+def rsqrt(x: Tensor) -> Tensor:
+    """1 / sqrt(x); infinity at zero."""
+    return numeric.rsqrt(x)
+
+
+@op(tolerance=Tolerance.ELEMENTWISE)
+def square(x: Tensor) -> Tensor:
+    """x times x."""
+    return np.square(x)
+
+
+@op(tolerance=Tolerance.ELEMENTWISE)
+def add(a: Tensor, b: Tensor) -> Tensor:
+    """a + b."""
+    return np.add(a, b)
+
+
+@op(tolerance=Tolerance.ELEMENTWISE)
+def sub(a: Tensor, b: Tensor) -> Tensor:
+    """a - b."""
+    return np.subtract(a, b)
+
+
+@op(tolerance=Tolerance.ELEMENTWISE)
+def mul(a: Tensor, b: Tensor) -> Tensor:
+    """a * b."""
+    return np.multiply(a, b)
+
+
+@op(tolerance=Tolerance.ELEMENTWISE)
+def div(a: Tensor, b: Tensor) -> Tensor:
+    """a / b for floats, by IEEE rules at zero."""
+    return np.divide(a, b)
+
+
+@op(tolerance=Tolerance.EXACT)
+def maximum(a: Tensor, b: Tensor) -> Tensor:
+    """The larger of two elements; NaN if either is NaN."""
+    return np.maximum(a, b)
+
+
+@op(tolerance=Tolerance.EXACT)
+def minimum(a: Tensor, b: Tensor) -> Tensor:
+    """The smaller of two elements; NaN if either is NaN."""
+    return np.minimum(a, b)
+
+
+@op(tolerance=Tolerance.EXACT)
+def eq(a: Tensor, b: Tensor) -> Tensor:
+    """a == b, as bool; NaN equals nothing."""
+    return np.equal(a, b)
+
+
+@op(tolerance=Tolerance.EXACT)
+def lt(a: Tensor, b: Tensor) -> Tensor:
+    """a < b, as bool."""
+    return np.less(a, b)
+
+
+@op(tolerance=Tolerance.EXACT)
+def le(a: Tensor, b: Tensor) -> Tensor:
+    """a <= b, as bool."""
+    return np.less_equal(a, b)
+
+
+@op(tolerance=Tolerance.EXACT)
+def logical_and(a: Tensor, b: Tensor) -> Tensor:
+    """Both of two bool tensors."""
+    return np.logical_and(a, b)
+
+
+@op(tolerance=Tolerance.EXACT)
+def logical_or(a: Tensor, b: Tensor) -> Tensor:
+    """Either of two bool tensors."""
+    return np.logical_or(a, b)
+
+
+@op(tolerance=Tolerance.EXACT)
+def logical_not(x: Tensor) -> Tensor:
+    """The opposite of a bool tensor."""
+    return np.logical_not(x)
+
+
+@op(tolerance=Tolerance.EXACT)
+def where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """a where `condition` (bool) holds, else b."""
+    return np.where(condition, a, b)
+
+
+@where.infer
+def _(condition: TensorType, a: TensorType, b: TensorType) -> TensorType:
+    require(condition.dtype is bool_, f"the condition must be bool, not {condition.dtype}")
+    kept = joined(a, b)
+    return TensorType(kept.dtype, broadcast(condition.shape, kept.shape))
+
+
+@op(tolerance=Tolerance.TRANSCENDENTAL)
+def silu(x: Tensor) -> Tensor:
+    """x * sigmoid(x) (Elfwing et al. 2017)."""
+    return x * numeric.sigmoid(x)
+
+
+@silu.decompose
+def _(x: Tensor) -> Tensor:
+    return mul(x, sigmoid(x))
+
+
+@op(tolerance=Tolerance.TRANSCENDENTAL)
+def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+    """x times the normal distribution function (Hendrycks and Gimpel 2016).
+
+    "none": 0.5 x (1 + erf(x / sqrt 2)); "tanh": 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+    """
+    if approximate == "tanh":
+        return 0.5 * x * (1.0 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
+    return 0.5 * x * (1.0 + numeric.erf(x * math.sqrt(0.5)))
+
+
+@gelu.decompose
+def _(x: Tensor, *, approximate: str) -> Tensor:
+    if approximate == "tanh":
+        inner = mul(add(x, mul(mul(mul(x, x), x), 0.044715)), math.sqrt(2 / math.pi))
+        return mul(mul(x, 0.5), add(tanh(inner), 1.0))
+    return mul(mul(x, 0.5), add(erf(mul(x, math.sqrt(0.5))), 1.0))
+
+
+@gelu.infer
+def _(x: TensorType, *, approximate: str) -> TensorType:
+    require(approximate in ("none", "tanh"), f"approximate must be 'none' or 'tanh', not {approximate!r}")
+    return floating(x)
+
+
+for _op in (neg, abs, square):
+    _op.infer(same)
+for _op in (exp, log, sin, cos, tanh, erf, sigmoid, sqrt, rsqrt, silu):
+    _op.infer(floating)
+for _pair in (add, sub, mul, maximum, minimum):
+    _pair.infer(joined)
+for _pair in (eq, lt, le):
+    _pair.infer(compared)
+
+
+@div.infer
+def _(a: TensorType, b: TensorType) -> TensorType:
+    require(a.dtype.is_float, f"div is for floats, not {a.dtype}")
+    return joined(a, b)
+
+
+@logical_not.infer
+def _(x: TensorType) -> TensorType:
+    require(x.dtype is bool_, f"needs a bool tensor, not {x.dtype}")
+    return x
+
+
+for _pair in (logical_and, logical_or):
+
+    @_pair.infer
+    def _(a: TensorType, b: TensorType) -> TensorType:
+        require(a.dtype is bool_ and b.dtype is bool_, "both operands must be bool")
+        return joined(a, b)

@@ -1,0 +1,129 @@
+"""Composites of transformer layers: norms, rotary position embedding, gated activations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..ir import numeric
+from ..ir.dim import require_equal
+from ..ir.dtype import float32
+from ..ir.op import Tensor, Tolerance, op, require
+from ..ir.types import TensorType
+from .elementwise import add, cast, floating, gelu, joined, mul, rsqrt, silu, square, sub
+from .movement import concat, reshape, slice
+from .reduction import mean
+
+
+@op(tolerance=Tolerance.REDUCTION)
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis (Zhang and Sennrich 2019).
+
+    Computed in at least float32 and rounded once. A weight stored as an offset from one is not meant here: add the one
+    when the weight is loaded.
+    """
+    return x * numeric.rsqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
+
+
+@rms_norm.infer
+def _(x: TensorType, weight: TensorType, *, eps: float) -> TensorType:
+    require(weight.shape == x.shape[-1:], f"weight {weight} must match the last axis of {x}")
+    require(weight.dtype == x.dtype, f"weight is {weight.dtype}, x is {x.dtype}")
+    return floating(x)
+
+
+@rms_norm.decompose
+def _(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    wide, scale = cast(x, dtype=float32), cast(weight, dtype=float32)
+    normed = mul(wide, rsqrt(add(mean(square(wide), axis=-1, keepdims=True), eps)))
+    return cast(mul(normed, scale), dtype=x.dtype)
+
+
+@op(tolerance=Tolerance.ELEMENTWISE)
+def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
+    """Rotate pairs of elements of each head by the given angles (Su et al. 2021).
+
+    x is [tokens, heads, width]; cos and sin are float32 [tokens, r / 2] for the first r <= width elements, the rest
+    passes through. The i-th pair is (x[i], x[i + r/2]), or (x[2i], x[2i + 1]) if `interleaved`; (a, b) becomes
+    (a cos - b sin, b cos + a sin). Computed in float32 and rounded once.
+    """
+    half = cos.shape[-1]
+    cos, sin = np.expand_dims(cos, 1), np.expand_dims(sin, 1)
+    if interleaved:
+        a, b = x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]
+    else:
+        a, b = x[..., :half], x[..., half : 2 * half]
+    turned = [a * cos - b * sin, b * cos + a * sin]
+    rest = [x[..., 2 * half :]] if 2 * half < x.shape[-1] else []
+    if interleaved:
+        pairs = np.stack(turned, axis=-1)
+        turned = [np.reshape(pairs, (*x.shape[:-1], 2 * half))]
+    return np.concatenate([*turned, *rest], axis=-1)
+
+
+@rotary_embedding.infer
+def _(x: TensorType, cos: TensorType, sin: TensorType, *, interleaved: bool) -> TensorType:
+    require(x.rank == 3, f"x must be [tokens, heads, width], not {x}")
+    require(cos == sin and cos.rank == 2 and cos.dtype == float32, f"cos and sin must be equal float32 matrices, not {cos}")
+    require_equal(cos.shape[0], x.shape[0], f"tables {cos} do not have the rows of {x}")
+    width, half = x.shape[-1], cos.shape[-1]
+    require(isinstance(width, int) and isinstance(half, int) and 2 * half <= width, f"tables {cos} are wider than {x}")
+    return floating(x)
+
+
+@rotary_embedding.decompose
+def _(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> Tensor:
+    half, width = cos.shape[-1], x.shape[-1]
+    table = (x.shape[0], 1, half)
+    cos, sin = reshape(cos, shape=table), reshape(sin, shape=table)
+    wide = cast(x, dtype=float32)
+    if interleaved:
+        a = slice(wide, axis=2, start=0, stop=2 * half, step=2)
+        b = slice(wide, axis=2, start=1, stop=2 * half, step=2)
+    else:
+        a, b = slice(wide, axis=2, start=0, stop=half), slice(wide, axis=2, start=half, stop=2 * half)
+    turned = [sub(mul(a, cos), mul(b, sin)), add(mul(b, cos), mul(a, sin))]
+    if interleaved:
+        pairs = [reshape(t, shape=(*x.shape[:2], half, 1)) for t in turned]
+        turned = [reshape(concat(*pairs, axis=3), shape=(*x.shape[:2], 2 * half))]
+    rest = [slice(wide, axis=2, start=2 * half, stop=width)] if 2 * half < width else []
+    parts = [*turned, *rest]
+    return cast(concat(*parts, axis=2), dtype=x.dtype)
+
+
+@op(tolerance=Tolerance.TRANSCENDENTAL)
+def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) * up (Shazeer 2020), computed in at least float32 and rounded once."""
+    return gate * numeric.sigmoid(gate) * up
+
+
+@silu_and_mul.decompose
+def _(gate: Tensor, up: Tensor) -> Tensor:
+    product = mul(silu(cast(gate, dtype=float32)), cast(up, dtype=float32))
+    return cast(product, dtype=gate.dtype)
+
+
+@op(tolerance=Tolerance.TRANSCENDENTAL)
+def gelu_and_mul(gate: Tensor, up: Tensor, *, approximate: str = "none") -> Tensor:
+    """gelu(gate) * up (Shazeer 2020), computed in at least float32 and rounded once; `approximate` as in gelu."""
+    if approximate == "tanh":
+        return 0.5 * gate * (1.0 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * (gate * gate * gate)))) * up
+    return 0.5 * gate * (1.0 + numeric.erf(gate * math.sqrt(0.5))) * up
+
+
+@gelu_and_mul.decompose
+def _(gate: Tensor, up: Tensor, *, approximate: str) -> Tensor:
+    product = mul(gelu(cast(gate, dtype=float32), approximate=approximate), cast(up, dtype=float32))
+    return cast(product, dtype=gate.dtype)
+
+
+@silu_and_mul.infer
+def _(gate: TensorType, up: TensorType) -> TensorType:
+    return joined(floating(gate), up)
+
+
+@gelu_and_mul.infer
+def _(gate: TensorType, up: TensorType, *, approximate: str) -> TensorType:
+    require(approximate in ("none", "tanh"), f"approximate must be 'none' or 'tanh', not {approximate!r}")
+    return joined(floating(gate), up)

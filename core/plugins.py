@@ -1,0 +1,273 @@
+"""Backends as plugins: found by entry point, imported only when asked for, and never able to break the program.
+
+Extension point, for authors of a backend:
+
+* group `xinheng.backends`; the name is the first word of the device names, `acme` for `acme:0`; `auto` is reserved;
+* the value is a subclass of `xinheng.core.hal.Backend`, with the major number of `API_VERSION` that this package has;
+* importing it is cheap and does not import an SDK; `probe` has no side effects.
+
+A plugin that cannot be imported, exits, raises, has the wrong type or another version becomes a `PluginRecord` that
+says so. Asked for by name it is a loud error; `auto` passes it over and goes on.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal, TypeVar
+
+from stevedore import NamedExtensionManager
+
+from .errors import DeviceError, PluginError, XinhengError, nearest
+from .hal.backend import API_VERSION, Backend, DeviceInfo
+from .hal.device import Device
+from .hal.spec import DeviceSpec
+
+GROUP = "xinheng.backends"
+
+Status = Literal["installed", "available", "no device", "disabled", "incompatible", "failed"]
+"""What is known of a plugin; "installed" means that it has not been imported yet."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PluginRecord:
+    """A plugin, who brought it, and what became of it; `error` is a sentence for every status but the good two."""
+
+    name: str
+    distribution: str
+    version: str
+    status: Status
+    devices: tuple[DeviceInfo, ...] = ()
+    error: str | None = None
+
+
+class PluginManager:
+    """The backends of this Python environment.
+
+    Args:
+        disabled: names that are listed but never imported.
+        group: the entry-point group.
+    """
+
+    def __init__(self, disabled: Iterable[str] = (), group: str = GROUP) -> None:
+        self._disabled = frozenset(disabled)
+        self._group = group
+        self._backends: dict[str, Backend] = {}
+        self._entries = _installed(group)
+        self._records = {name: self._listed(name) for name in sorted(self._entries)}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All plugins, imported or not."""
+        return tuple(self._records)
+
+    def records(self, probe: bool = True) -> tuple[PluginRecord, ...]:
+        """One record per plugin, by name. Without `probe` nothing is imported and only what is known so far is told."""
+        if probe:
+            for name in self.names:
+                self._probe(name)
+        return tuple(self._records.values())
+
+    def backend(self, name: str) -> Backend:
+        """The backend of that name.
+
+        Raises:
+            PluginError: it is not installed, disabled, incompatible or failed; with the reason and the remedy.
+        """
+        if name not in self._records:
+            raise PluginError(self._missing(name))
+        backend = self._import(name)
+        if backend is None:
+            raise _unusable(self._records[name])
+        return backend
+
+    def open(self, spec: str) -> Device:
+        """Open a device: the one that `spec` names, or for "auto" the first real one in order of priority.
+
+        Raises:
+            PluginError: there is no such plugin, or it does not work.
+            DeviceError: the plugin works and the device is not there; the message says what is missing.
+        """
+        parsed = DeviceSpec.parse(spec)
+        if parsed.automatic:
+            return self._open_best()
+        backend = self.backend(parsed.backend)
+        if not parsed.emulated:
+            record = self._probe(parsed.backend)
+            if record.status == "no device":
+                raise DeviceError(f"backend {record.name!r} has no device: {record.error}")
+            if not record.devices:
+                raise _unusable(record)
+        return self._open(parsed, backend)
+
+    def _open_best(self) -> Device:
+        candidates = [(name, backend) for name in self.names if (backend := self._import(name)) is not None]
+        for name, backend in sorted(candidates, key=lambda pair: (-pair[1].priority, pair[0])):
+            for info in self._probe(name).devices:
+                if info.emulated:
+                    continue
+                try:
+                    return self._open(DeviceSpec.parse(info.spec), backend)
+                except XinhengError as error:
+                    self._note(name, "failed", f"{info.spec} was found but cannot be opened: {error}")
+        told = "; ".join(f"{record.name}: {record.error or 'emulations only'}" for record in self._records.values())
+        raise DeviceError(f"no device found for 'auto' ({told or 'no backend plugin is installed'})")
+
+    def _open(self, spec: DeviceSpec, backend: Backend) -> Device:
+        def attempt() -> Device:
+            device = backend.open(spec)
+            if not isinstance(device, Device):
+                raise TypeError(f"open returned {type(device).__name__}, not a Device")
+            return device
+
+        device, error = _guarded(attempt)
+        if device is not None:
+            return device
+        if isinstance(error, XinhengError):
+            raise error
+        raise PluginError(f"backend {spec.backend!r} failed to open {str(spec)!r}: {_sentence(error)}") from error
+
+    def _listed(self, name: str) -> PluginRecord:
+        entries = self._entries[name]
+        owners = [_owner(entry) for entry in entries]
+        record = PluginRecord(name, *owners[0], status="installed")
+        if name in self._disabled:
+            return replace(record, status="disabled", error="setting runtime.plugins_disabled lists it")
+        if len(entries) > 1:
+            listed = " and ".join(f"{owner} {version}" for owner, version in owners)
+            error = f"{listed} both register this name; uninstall one of them"
+            return replace(record, distribution=", ".join(owner for owner, _ in owners), status="failed", error=error)
+        if name == "auto":
+            return replace(record, status="failed", error="the name 'auto' is reserved")
+        return record
+
+    def _import(self, name: str) -> Backend | None:
+        if self._records[name].status == "installed" and name not in self._backends:
+            backend, error = _guarded(lambda: self._load(name))
+            if backend is not None:
+                self._backends[name] = backend
+            elif isinstance(error, _Incompatible):
+                self._note(name, "incompatible", str(error))
+            else:
+                self._note(name, "failed", _sentence(error))
+        return self._backends.get(name)
+
+    def _load(self, name: str) -> Backend:
+        (entry,) = self._entries[name]
+        loaded: Any = _Loader(self._group, entry).plugin
+        if not (isinstance(loaded, type) and issubclass(loaded, Backend)):
+            raise TypeError(f"{entry.value} is no subclass of xinheng.core.hal.Backend")
+        theirs: Any = loaded.api_version
+        if not (isinstance(theirs, tuple) and len(theirs) == 2 and all(isinstance(part, int) for part in theirs)):
+            raise TypeError(f"its api_version is {theirs!r}, not a pair of integers")
+        if theirs[0] != API_VERSION[0]:
+            raise _Incompatible(
+                f"it speaks version {theirs[0]}.{theirs[1]} of the backend contract, this xinheng speaks "
+                f"{API_VERSION[0]}.{API_VERSION[1]}; install a release of it for this major version"
+            )
+        return loaded()
+
+    def _probe(self, name: str) -> PluginRecord:
+        backend = self._import(name)
+        if backend is not None and self._records[name].status == "installed":
+            devices, error = _guarded(lambda: _checked(backend.probe()))
+            if devices is None:
+                self._note(name, "failed", f"probing raised {_sentence(error)}")
+            elif devices:
+                self._records[name] = replace(self._records[name], status="available", devices=devices)
+            else:
+                self._note(name, "no device", _diagnosis(backend))
+        return self._records[name]
+
+    def _note(self, name: str, status: Status, error: str) -> None:
+        self._records[name] = replace(self._records[name], status=status, error=error)
+
+    def _missing(self, name: str) -> str:
+        installed = ", ".join(self.names) or "none"
+        message = f"no backend plugin named {name!r} is installed (installed: {installed})"
+        known = _known_vendors().get(name)
+        if known is None:
+            hint = nearest(name, list(self.names))
+            return f"{message}{hint or '; install the package that brings it, or choose one of these'}"
+        return (
+            f"{message}; {name} is {known['vendor']}: it needs a plugin that registers {name!r} in entry-point group "
+            f"{self._group!r}, which this release does not contain, and {known['stack']}; "
+            f"pip install 'xinheng[{known['extra']}]' brings what a package index has of that"
+        )
+
+
+class _Incompatible(Exception):
+    """A plugin was written for another major version of the contract."""
+
+
+class _Loader(NamedExtensionManager[Any]):
+    """Loads one entry point through stevedore, past its caches: they outlive a reinstallation."""
+
+    def __init__(self, group: str, entry: EntryPoint) -> None:
+        self._entry = entry
+        super().__init__(group, names=[entry.name], on_load_failure_callback=_reraise)
+
+    def list_entry_points(self) -> list[EntryPoint]:
+        return [self._entry]
+
+    @property
+    def plugin(self) -> Any:
+        return self.extensions[0].plugin
+
+
+def _reraise(manager: Any, entry: EntryPoint, error: BaseException) -> None:
+    raise error
+
+
+def _installed(group: str) -> dict[str, list[EntryPoint]]:
+    found: dict[str, list[EntryPoint]] = {}
+    for entry in entry_points(group=group):
+        found.setdefault(entry.name, []).append(entry)
+    return found
+
+
+def _unusable(record: PluginRecord) -> PluginError:
+    return PluginError(f"backend {record.name!r} of {record.distribution} is {record.status}: {record.error}")
+
+
+def _owner(entry: EntryPoint) -> tuple[str, str]:
+    return (entry.dist.name, entry.dist.version) if entry.dist else ("unknown", "unknown")
+
+
+def _guarded(action: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    # A plugin may call sys.exit or raise anything at all; only an interrupt by the user goes through.
+    try:
+        return action(), None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return None, error
+
+
+def _sentence(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _checked(devices: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+    for device in devices:
+        if not isinstance(device, DeviceInfo):
+            raise TypeError(f"probe returned {type(device).__name__} where a DeviceInfo belongs")
+    return tuple(devices)
+
+
+def _diagnosis(backend: Backend) -> str:
+    findings, error = _guarded(backend.diagnose)
+    if error is not None:
+        return f"its probe found none, and its diagnosis raised {_sentence(error)}"
+    told = "; ".join(f"{finding.text}; {finding.remedy}" for finding in findings or ())
+    return told or "its probe found none and gives no reason"
+
+
+def _known_vendors() -> dict[str, dict[str, str]]:
+    table = resources.files("xinheng.backends").joinpath("known_vendors.toml").read_text(encoding="utf-8")
+    return tomllib.loads(table)

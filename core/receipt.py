@@ -1,0 +1,79 @@
+"""What runs where: for each op of a compiled graph the kernel, its device, and why better ones were refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+
+class _Choice(Protocol):
+    @property
+    def kernel(self) -> Any: ...
+    @property
+    def device(self) -> Any: ...
+    @property
+    def refusals(self) -> tuple[Any, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One way in which one op runs. `moved` says that it runs on another device than the graph's."""
+
+    op: str
+    kernel: str
+    device: str
+    count: int
+    moved: bool
+    refused: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The record of a compilation: nothing is decomposed or moved without standing here."""
+
+    device: str
+    lines: tuple[Line, ...]
+    decomposed: tuple[tuple[str, int], ...] = ()
+    layouts: tuple[tuple[str, str, int], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, graph: Any, placement: Iterable[_Choice], device: str) -> Receipt:
+        """Group the nodes of a graph by op, kernel and device."""
+        counts: dict[tuple[str, str, str, tuple[tuple[str, str], ...]], int] = {}
+        for node, choice in zip(graph.nodes, placement, strict=True):
+            refused = tuple((r.kernel, r.reason) for r in choice.refusals)
+            key = (node.op.name, choice.kernel.name, choice.device.spec, refused)
+            counts[key] = counts.get(key, 0) + 1
+        lines = [Line(op, kernel, where, n, where != device, refused) for (op, kernel, where, refused), n in counts.items()]
+        return cls(device, tuple(lines))
+
+    @property
+    def nodes(self) -> int:
+        """How many kernel calls one run makes."""
+        return sum(line.count for line in self.lines)
+
+    @property
+    def moved(self) -> int:
+        """How many of them run on another device."""
+        return sum(line.count for line in self.lines if line.moved)
+
+    def by_device(self) -> dict[str, int]:
+        """Kernel calls per device."""
+        totals: dict[str, int] = {}
+        for line in self.lines:
+            totals[line.device] = totals.get(line.device, 0) + line.count
+        return totals
+
+    def summary(self) -> str:
+        """One sentence, such as "452 ops on cpu:0, 3 on sim:exact (moved); decomposed: linear x1"."""
+        parts = [f"{n} ops on {where}" + (" (moved)" if where != self.device else "") for where, n in self.by_device().items()]
+        text = ", ".join(parts) or "no ops"
+        if self.decomposed:
+            text += "; decomposed: " + ", ".join(f"{op} x{n}" for op, n in self.decomposed)
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)

@@ -1,0 +1,240 @@
+"""Builds a vocabulary from the `tokenizer.*` key-values of a GGUF file: byte-level BPE ("gpt2") and SentencePiece BPE ("llama").
+
+Keys and token types are those of the GGUF specification (ggml-org/ggml, docs/gguf.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Encoder
+from tokenizers.models import BPE
+from tokenizers.normalizers import Prepend, Replace
+from tokenizers.normalizers import Sequence as Normalizers
+
+from xinheng.core.errors import ModelError
+
+from .control_tokens import END_OF_TURN, ControlToken, ends_turn
+from .pretokenizers import PreTokenizer, pretokenizer
+from .vocabulary import Vocabulary, is_control
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
+_PREFIX = "tokenizer.ggml."
+_ALWAYS_CONTROL = {"<|im_start|>"} | {name for name in END_OF_TURN if name.startswith(("<|", "<｜", "<end_of_"))}
+
+
+def gguf_vocabulary(metadata: Mapping[str, Any], pre: str | None = None) -> Vocabulary:
+    """The vocabulary of a GGUF file.
+
+    `pre` names the pre-tokenizer of a byte-level file that lacks `tokenizer.ggml.pre`; it overrides the file's.
+    Raises ModelError for a tokenizer model or pre-tokenizer this engine does not know, and for tables that do not fit.
+    """
+    model = metadata.get(_PREFIX + "model")
+    table = _Table(metadata)
+    if model == "gpt2":
+        return _byte_level(table, pre)
+    if model == "llama":
+        return _sentencepiece(table)
+    raise ModelError(
+        f"tokenizer.ggml.model is {model!r}; from GGUF only 'gpt2' (byte-level BPE) and 'llama' (SentencePiece BPE) can "
+        "be built. Put the model's tokenizer.json beside the file"
+    )
+
+
+class _Table:
+    """The tokenizer arrays of a GGUF file, checked and sorted by kind."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self._metadata = metadata
+        self.template = _template(metadata)
+        self.tokens = tuple(str(token) for token in self.array("tokens"))
+        types = self.array("token_type", default=[_NORMAL] * len(self.tokens))
+        if len(types) != len(self.tokens):
+            raise ModelError(f"tokenizer.ggml.token_type has {len(types)} entries for {len(self.tokens)} tokens")
+        self.types = [int(kind) for kind in types]
+        self.ids = self._unique_ids()
+        self.marks = [self.id(name) for name in ("bos", "eos", "eot", "eom")]
+        self.controls = tuple(self._controls())
+        self.control_ids = frozenset(control.id for control in self.controls)
+        self.user_defined = [i for i, kind in enumerate(self.types) if kind == _USER_DEFINED and i not in self.control_ids]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of `tokenizer.ggml.<name>`."""
+        return self._metadata.get(_PREFIX + name, default)
+
+    def array(self, name: str, default: Sequence[Any] | None = None) -> list[Any]:
+        """An array as a list. Raises ModelError if it is missing and has no default."""
+        value = self.get(name, default)
+        if value is None:
+            raise ModelError(f"the GGUF file has no {_PREFIX}{name}; convert the model again, or use its tokenizer.json")
+        return list(value.tolist() if hasattr(value, "tolist") else value)
+
+    def id(self, name: str, default: int | None = None) -> int | None:
+        """The id in `tokenizer.ggml.<name>_token_id`. Raises ModelError if it lies outside the vocabulary."""
+        value = self.get(f"{name}_token_id", default)
+        if value is not None and not 0 <= int(value) < len(self.tokens):
+            raise ModelError(f"{_PREFIX}{name}_token_id is {value}, but the vocabulary has {len(self.tokens)} tokens")
+        return None if value is None else int(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A boolean value, `default` if the file does not say."""
+        return bool(self.get(name, default))
+
+    def _unique_ids(self) -> dict[str, int]:
+        ids = {token: index for index, token in enumerate(self.tokens)}
+        if len(ids) != len(self.tokens):
+            double = [token for token, count in Counter(self.tokens).items() if token and count > 1]
+            if double:
+                raise ModelError(f"tokenizer.ggml.tokens lists {double[0]!r} twice; convert the model again")
+        ids.pop("", None)
+        return ids
+
+    def _controls(self) -> Iterable[ControlToken]:
+        for index, (text, kind) in enumerate(zip(self.tokens, self.types, strict=True)):
+            marked = kind in (_CONTROL, _UNKNOWN) or text in _ALWAYS_CONTROL or index in self.marks
+            if marked:
+                yield ControlToken(index, text)
+            elif kind == _USER_DEFINED and is_control(text, special=False, chat_template=self.template):
+                yield ControlToken(index, text, hidden=is_control(text, special=False, chat_template=None))
+
+    def stop_ids(self) -> frozenset[int]:
+        """The ids the file names as ends, and the conventional ends of a turn among its control tokens."""
+        conventional = ends_turn(control.text for control in self.controls)
+        return frozenset([self.ids[name] for name in conventional] + [i for i in self.marks[1:] if i is not None])
+
+    def ordinary(self, kinds: Iterable[int]) -> dict[str, int]:
+        """The tokens of these kinds that are not control tokens, by spelling."""
+        chosen = set(kinds)
+        return {
+            token: index for token, index in self.ids.items() if self.types[index] in chosen and index not in self.control_ids
+        }
+
+    def add_user_defined(self, encoder: Encoder) -> None:
+        """Teach `encoder` the plain added tokens: they are matched in the raw text, before anything else."""
+        texts = [self.tokens[index] for index in self.user_defined]
+        encoder.add_tokens([AddedToken(text, normalized=False, special=False) for text in texts])
+        wrong = [text for text in texts if encoder.token_to_id(text) != self.ids[text]]
+        if wrong:
+            raise ModelError(f"the user-defined token {wrong[0]!r} does not keep its id; use the model's tokenizer.json")
+
+
+def _template(metadata: Mapping[str, Any]) -> str | None:
+    template = metadata.get("tokenizer.chat_template")
+    return None if template is None else str(template)
+
+
+def _byte_level(table: _Table, pre: str | None) -> Vocabulary:
+    name = pre if pre is not None else table.get("pre")
+    if name is None:
+        raise ModelError(
+            "the GGUF file does not name its pre-tokenizer (tokenizer.ggml.pre), and a wrong one spoils the model's answers "
+            "without notice; convert the model again, use its tokenizer.json, or name the rule"
+        )
+    rule: PreTokenizer = pretokenizer(str(name))
+    vocabulary = table.ordinary((_NORMAL, _USER_DEFINED, _UNUSED, 0))
+    merges = [_merge(text) for text in table.array("merges")]
+    # A merge that yields or needs a control token would let text become one.
+    allowed = [merge for merge in merges if not _touches(merge, table)]
+    encoder = Encoder(_bpe(vocabulary, allowed, ignore_merges=rule.ignore_merges))
+    if (normalizer := rule.normalizer()) is not None:
+        encoder.normalizer = normalizer
+    encoder.pre_tokenizer = rule.build()
+    table.add_user_defined(encoder)
+    bos = table.marks[0]
+    return Vocabulary(
+        tokens=table.tokens,
+        spelling="byte_level",
+        head=encoder,
+        tail=encoder,
+        controls=table.controls,
+        literal=table.control_ids | frozenset(table.user_defined),
+        bos_id=bos,
+        eos_id=table.marks[1],
+        stop_ids=table.stop_ids(),
+        add_bos=table.flag("add_bos_token", rule.add_bos) and bos is not None,
+        chat_template=table.template,
+    )
+
+
+def _merge(text: str) -> tuple[str, str]:
+    left, _, right = text.partition(" ")
+    if not left or not right:
+        raise ModelError(f"tokenizer.ggml.merges holds {text!r}, which is not two pieces divided by a space")
+    return left, right
+
+
+def _touches(merge: tuple[str, str], table: _Table) -> bool:
+    left, right = merge
+    return any(table.ids.get(piece) in table.control_ids for piece in (left, right, left + right))
+
+
+def _bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> BPE:
+    try:
+        return BPE(vocab=vocabulary, merges=merges, **options)
+    except Exception as error:
+        raise ModelError(f"the tokenizer's merges do not fit its tokens: {error}; convert the model again") from error
+
+
+def _sentencepiece(table: _Table) -> Vocabulary:
+    scores = [float(score) for score in table.array("scores")]
+    if len(scores) != len(table.tokens):
+        raise ModelError(f"tokenizer.ggml.scores has {len(scores)} entries for {len(table.tokens)} tokens")
+    pieces = table.ordinary((_NORMAL, _UNUSED, 0))
+    merges = merges_from_scores(pieces, scores)
+    byte_tokens = {index: _byte(table.tokens[index]) for index, kind in enumerate(table.types) if kind == _BYTE}
+    unknown = table.id("unknown", default=0 if table.types and table.types[0] == _UNKNOWN else None)
+    vocabulary = table.ordinary((_NORMAL, _UNUSED, _BYTE, _USER_DEFINED, 0))
+    options: dict[str, Any] = {"byte_fallback": len(set(byte_tokens.values())) == 256}
+    if unknown is not None:
+        options |= {"unk_token": table.tokens[unknown], "fuse_unk": True}
+        vocabulary[table.tokens[unknown]] = unknown
+    encoder = Encoder(_bpe(vocabulary, merges, **options))
+    leading_space = table.flag("add_space_prefix", True)
+    replace = Replace(" ", "\u2581")
+    encoder.normalizer = Normalizers([Prepend("\u2581"), replace]) if leading_space else replace
+    table.add_user_defined(encoder)
+    bos = table.id("bos", default=1 if len(table.tokens) > 2 else None)
+    return Vocabulary(
+        tokens=table.tokens,
+        spelling="sentencepiece",
+        head=encoder,
+        tail=encoder,
+        controls=table.controls,
+        literal=table.control_ids | frozenset(table.user_defined),
+        byte_tokens=byte_tokens,
+        leading_space=leading_space,
+        bos_id=bos,
+        eos_id=table.id("eos", default=2 if len(table.tokens) > 2 else None),
+        stop_ids=table.stop_ids(),
+        add_bos=table.flag("add_bos_token", True) and bos is not None,
+        chat_template=table.template,
+    )
+
+
+def merges_from_scores(pieces: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """The BPE merges that a SentencePiece vocabulary implies: every way to make a piece of two, best score first.
+
+    `pieces` gives the id of each piece, `scores` the score by id. The order inside a score is that of
+    `generate_merges` in transformers. Linear in the total length of the pieces.
+    """
+    ranked: list[tuple[float, int, tuple[str, str]]] = []
+    for piece, index in pieces.items():
+        score = -scores[index]
+        for cut in range(len(piece) - 1, 0, -1):
+            left = piece[:cut]
+            if left in pieces and (right := piece[cut:]) in pieces:
+                ranked.append((score, -cut, (left, right)))
+    ranked.sort(key=lambda entry: entry[:2])
+    return [merge for _, _, merge in ranked]
+
+
+def _byte(token: str) -> int:
+    try:
+        if not (token.startswith("<0x") and token.endswith(">")):
+            raise ValueError(token)
+        return int(token[3:-1], 16)
+    except ValueError:
+        raise ModelError(f"the byte token {token!r} is not spelled <0x00> to <0xFF>") from None
