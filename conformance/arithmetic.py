@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from xinheng.core.ir.dtype import DType, round_to
+from xinheng.core.ir.dtype import DType, float64, round_to
 
 from .bounded import UFUNCS, Array, Bounded, definite, is_exact, spread
 
@@ -82,8 +82,8 @@ def divide(a: Bounded, b: Bounded) -> Bounded:
     e = (a.e + _times(np.abs(v), b.e)) / np.where(room > 0, room, 1.0)
     if not np.isfinite(v).all():
         e = np.where(np.isinf(a.v) & (a.e == 0) & (room > 0), 0.0, e)
-        e = np.where((b.v == 0) & (b.e == 0), np.where(_maybe_zero(a) | np.isinf(a.e), np.inf, 0.0), e)
-    return a.rounded(v, np.where(_maybe_zero(b), np.inf, e), 2.0)
+        e = np.where((b.v == 0) & (b.e == 0), np.where(_maybe_zero(a), np.inf, 0.0), e)
+    return a.rounded(v, np.where(_maybe_zero(b) | np.isinf(a.e), np.inf, e), 2.0)
 
 
 @_arithmetic(np.reciprocal)
@@ -104,7 +104,8 @@ def power(a: Bounded, b: Bounded) -> Bounded:
     corners = [x**y for x in (a.v - a.e, a.v + a.e) for y in (b.v - b.e, b.v + b.e)]
     v = np.asarray(a.v**b.v)
     e = spread(v, np.minimum.reduce(corners), np.maximum.reduce(corners), a.e, b.e)
-    e = np.where((a.e == 0) | (a.v > a.e), e, np.inf)
+    odd = np.isnan(corners).any(axis=0) & ~np.isnan(corners).all(axis=0)  # such as NaN**0, which is 1
+    e = np.where(((a.e == 0) | (a.v > a.e)) & ~odd, e, np.inf)
     log = np.abs(b.v * np.log(np.abs(a.v)))
     grade = 2 * a.rules.ulps
     return a.rounded(v, e, grade + (grade + 1) * np.where(np.isfinite(log), log, 0.0))
@@ -150,7 +151,7 @@ def _unknown_products(a: Bounded, b: Bounded) -> NDArray[np.bool_]:
 
 
 def accumulated(x: Bounded, v: Array, e: Array, size: Array, terms: int) -> Array:
-    """Error of sums `v` in any admitted order. `e` sums the errors of their terms, `size` magnitudes and errors.
+    """Error of sums `v` in any admitted order. `e` sums the errors of their terms, `size` the finite magnitudes and errors.
 
     Infinite where a partial sum may overflow while the sum itself need not.
     """
@@ -158,8 +159,10 @@ def accumulated(x: Bounded, v: Array, e: Array, size: Array, terms: int) -> Arra
     g = rules.gamma(terms, v, size)
     total = e + g * size + rules.underflow(terms)
     largest = rules.accumulator.largest
-    most, least = (size + np.abs(v)) / 2 * (1 + g), (size - np.abs(v)) / 2
-    risky = np.isfinite(v) & (most > largest)
+    # Terms of one sign add up to `most`, of the other to `least`, as far as float64 sums can tell.
+    slack = e + 2 * terms * float64.unit_roundoff * size
+    most, least = (np.where(np.isfinite(v), (size + side * np.abs(v) + slack) / 2, size) for side in (1, -1))
+    risky = ~np.isnan(v) & (most * (1 + g) > largest)
     if risky.any():
         # Beyond the range whatever the order; a narrower partial format ends elsewhere than `limits` will see.
         certain = (np.abs(v) - total > largest) & (least <= largest) & (rules.partial is None)

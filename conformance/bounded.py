@@ -151,7 +151,7 @@ class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
         u, eta = self.rules.unit, self.rules.eta
         e = definite(v, e)
         grown = e + np.asarray(units) * u * (np.abs(v) + e) + eta
-        return self.like(v, grown if np.isfinite(v).all() else np.where(np.isfinite(v), grown, e), integer=False)
+        return self.like(v, np.where(np.isfinite(v) & np.isfinite(e), grown, e), integer=False)
 
     def monotone(self, f: Callable[[Any], Any], units: ArrayLike) -> Bounded:
         """Result of a monotone function, right to all orders: its ends give the spread."""

@@ -16,8 +16,12 @@ def _sum(x: Bounded, axis: Any = None, *, keepdims: bool = False) -> Bounded:
     v, e = (np.asarray(np.sum(part, axis=axis, keepdims=keepdims)) for part in (x.v, x.e))
     if x.integer:
         return x.like(v, definite(v, e))
-    size = np.asarray(np.sum(np.abs(x.v), axis=axis, keepdims=keepdims) + e)
+    size = np.asarray(np.sum(_magnitude(x), axis=axis, keepdims=keepdims) + e)
     return x.like(v, accumulated(x, v, e, size, x.size // max(v.size, 1)))
+
+
+def _magnitude(x: Bounded) -> Array:
+    return np.where(np.isfinite(x.v), np.abs(x.v), 0.0)
 
 
 def _mean(x: Bounded, axis: Any = None, *, keepdims: bool = False) -> Bounded:
@@ -38,7 +42,7 @@ def _cumsum(x: Bounded, axis: int | None = None) -> Bounded:
     v, e = np.cumsum(x.v, axis), np.cumsum(x.e, axis)
     if x.integer:
         return x.like(v, definite(v, e))
-    return x.like(v, accumulated(x, v, e, np.cumsum(np.abs(x.v), axis) + e, x.shape[axis]))
+    return x.like(v, accumulated(x, v, e, np.cumsum(_magnitude(x), axis) + e, x.shape[axis]))
 
 
 def _max(x: Bounded, axis: Any = None, *, keepdims: bool = False, initial: float | None = None) -> Bounded:

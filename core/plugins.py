@@ -23,7 +23,7 @@ from stevedore import NamedExtensionManager
 
 from .errors import DeviceError, PluginError, XinhengError, nearest
 from .hal.backend import API_VERSION, Backend, DeviceInfo
-from .hal.device import Device
+from .hal.device import Device, DeviceOptions
 from .hal.spec import DeviceSpec
 
 GROUP = "xinheng.backends"
@@ -86,8 +86,10 @@ class PluginManager:
             raise _unusable(self._records[name])
         return backend
 
-    def open(self, spec: str) -> Device:
+    def open(self, spec: str, options: DeviceOptions | None = None) -> Device:
         """Open a device: the one that `spec` names, or for "auto" the first real one in order of priority.
+
+        `options` are handed to the backend.
 
         Raises:
             PluginError: there is no such plugin, or it does not work.
@@ -95,7 +97,7 @@ class PluginManager:
         """
         parsed = DeviceSpec.parse(spec)
         if parsed.automatic:
-            return self._open_best()
+            return self._open_best(options)
         backend = self.backend(parsed.backend)
         if not parsed.emulated:
             record = self._probe(parsed.backend)
@@ -103,24 +105,24 @@ class PluginManager:
                 raise DeviceError(f"backend {record.name!r} has no device: {record.error}")
             if not record.devices:
                 raise _unusable(record)
-        return self._open(parsed, backend)
+        return self._open(parsed, options, backend)
 
-    def _open_best(self) -> Device:
+    def _open_best(self, options: DeviceOptions | None) -> Device:
         candidates = [(name, backend) for name in self.names if (backend := self._import(name)) is not None]
         for name, backend in sorted(candidates, key=lambda pair: (-pair[1].priority, pair[0])):
             for info in self._probe(name).devices:
                 if info.emulated:
                     continue
                 try:
-                    return self._open(DeviceSpec.parse(info.spec), backend)
+                    return self._open(DeviceSpec.parse(info.spec), options, backend)
                 except XinhengError as error:
                     self._note(name, "failed", f"{info.spec} was found but cannot be opened: {error}")
         told = "; ".join(f"{record.name}: {record.error or 'emulations only'}" for record in self._records.values())
         raise DeviceError(f"no device found for 'auto' ({told or 'no backend plugin is installed'})")
 
-    def _open(self, spec: DeviceSpec, backend: Backend) -> Device:
+    def _open(self, spec: DeviceSpec, options: DeviceOptions | None, backend: Backend) -> Device:
         def attempt() -> Device:
-            device = backend.open(spec)
+            device = backend.open(spec, options)
             if not isinstance(device, Device):
                 raise TypeError(f"open returned {type(device).__name__}, not a Device")
             return device

@@ -31,6 +31,10 @@ class CacheGroup:
         """The oldest position that the query at position `query` can see."""
         return 0 if self.window is None else max(0, query - self.window + 1)
 
+    def first_blind(self, stop: int) -> int:
+        """The first query that sees no position below `stop`."""
+        return _NEVER if self.window is None else self.window + stop - 1
+
     def peak_blocks(self, tokens: int, chunk: int, block_size: int) -> int:
         """The most blocks a sequence of `tokens` holds at any time when no step computes more than `chunk` of them."""
         whole = -(-tokens // block_size)
@@ -197,7 +201,8 @@ class KVCache:
             for i, change in enumerate(changes):
                 self._apply(i, lease, change)
             lease.room = min(lease.stop) * self.block_size
-            lease.release_at = min(map(self._release_at, self._groups, lease.first))
+            oldest = zip(self._groups, lease.first, strict=True)
+            lease.release_at = min(group.group.first_blind((first + 1) * self.block_size) for group, first in oldest)
         lease.tokens = total_tokens
         return True
 
@@ -217,10 +222,6 @@ class KVCache:
         if change.stop > stop:
             row[stop : change.stop] = group.pool.allocate(change.stop - stop)
         lease.first[index], lease.stop[index] = change.first, change.stop
-
-    def _release_at(self, group: GroupCache, first: int) -> int:
-        window = group.group.window
-        return _NEVER if window is None else window + (first + 1) * self.block_size - 1
 
     def release(self, sequence_id: str) -> None:
         """Free every block of a sequence and forget it; nothing happens if it holds none."""
@@ -265,10 +266,20 @@ class KVCache:
                 limit = group.pool.blocks * self.block_size
         return limit
 
-    def has_room(self, tokens: int, chunk: int, spare: int) -> bool:
-        """Whether a new sequence of `tokens` fits now with `spare` blocks of each group left over."""
-        needed = self.blocks_needed(tokens, chunk)
-        return all(self.groups[name].pool.free_blocks >= need + spare for name, need in needed.items())
+    def has_room(self, tokens: int, chunk: int, spare: int, growing: Mapping[str, int]) -> bool:
+        """Whether a new sequence of `tokens` fits now, with `spare` blocks of each group left over.
+
+        What the sequences in `growing` still need to reach the tokens given there counts as taken.
+        """
+        for i, group in enumerate(self._groups):
+            need = spare + group.group.peak_blocks(tokens, chunk, self.block_size)
+            for sequence_id, total in growing.items():
+                lease = self._leases[sequence_id]
+                held = lease.stop[i] - lease.first[i]
+                need += max(0, group.group.peak_blocks(total, chunk, self.block_size) - held)
+            if need > group.pool.free_blocks:
+                return False
+        return True
 
     def usage(self) -> dict[str, GroupUsage]:
         """Per group how many blocks there are and how many are held."""

@@ -38,7 +38,6 @@ class _Plan:
 
     budget: int
     chunks: dict[Sequence, int] = field(default_factory=dict)
-    starved: bool = False  # some running sequence found no block
 
     def add(self, sequence: Sequence, tokens: int) -> None:
         self.chunks[sequence] = tokens
@@ -159,8 +158,7 @@ class Scheduler:
     def update(self, batch: Batch, result: BatchResult) -> list[TokenOutput]:
         """Take the sampled tokens of a batch; one output per row whose request still wants it.
 
-        Rows of sequences that ended or were preempted since `schedule` are dropped. XinhengError if the result answers
-        another batch.
+        Rows of sequences that ended since `schedule` are dropped. XinhengError if the result answers another batch.
         """
         if batch.request_ids != result.request_ids or len(result.token_ids) != len(batch.request_ids):
             raise XinhengError(f"the result does not answer batch {batch.step}: its rows differ from those asked for")
@@ -187,11 +185,10 @@ class Scheduler:
             if last is not sequence:
                 plan.drop(last)
                 self._preempt(last)
-            elif len(self._running) > 1:
-                plan.starved = True  # keeps its blocks and waits for an older sequence to finish
-                return
             elif tokens > 1:
                 tokens //= 2
+            elif len(self._running) > 1:
+                return  # it keeps its blocks and waits for an older sequence to finish
             else:
                 raise XinhengError(
                     f"request {sequence.id!r} has the cache for itself and finds no block for token "
@@ -202,20 +199,24 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self.cache.release(sequence.id)
         del self._running[sequence]
-        sequence.computed, sequence.step, sequence.status = 0, -1, Status.WAITING
+        sequence.computed, sequence.status = 0, Status.WAITING
         self._waiting.appendleft(sequence)
         self.stats.num_preemptions += 1
 
     def _admit(self, plan: _Plan) -> None:
         """Start waiting sequences in order, while all known tokens of each fit and running ones can still grow."""
-        while self._waiting and plan.budget and not plan.starved and len(self._running) < self.max_num_seqs:
-            sequence = self._waiting[0]
-            if self._running and not self.cache.has_room(len(sequence.tokens), self.chunk, spare=len(self._running)):
+        if not self._waiting or not plan.budget:
+            return
+        growing = {s.id: len(s.tokens) for s in self._running if s.computed + plan.chunks.get(s, 0) < len(s.tokens)}
+        while self._waiting and plan.budget and len(self._running) < self.max_num_seqs:
+            sequence, spare = self._waiting[0], len(self._running)
+            if spare and not self.cache.has_room(len(sequence.tokens), self.chunk, spare, growing):
                 return
             self._waiting.popleft()
             self._running[sequence] = None
             sequence.status = Status.RUNNING
             self._serve(sequence, len(sequence.tokens), plan)
+            growing[sequence.id] = len(sequence.tokens)
 
     def _retire(self, sequence: Sequence) -> None:
         if sequence.status is Status.WAITING:

@@ -5,9 +5,10 @@ Run it from the repository root, in the development environment, with the GGUF f
     python scripts/make_goldens.py --smollm2 SmolLM2-135M-Instruct.Q4_1.gguf --gemma3 gemma-3-270m-q4_k_m.gguf \
         --out tests/golden/models
 
-It reads the prompts from OUT/prompts.toml and writes NAME.npz and NAME.json for each model. Weights are those `gguf.dequantize` gives in float32. The committed
-numbers come from a float64 run (every norm, rotation, softmax and product in float64) over prompt + forced tokens; the
-forced tokens are the greedy choice of a float32 run with a cache, and the script stops if float64 would choose others.
+It reads the prompts from OUT/prompts.toml and writes OUT/NAME.npz and OUT/NAME.json for each model. Weights are those
+`gguf.dequantize` gives in float32. The committed numbers come from a float64 run (every norm, rotation, softmax and
+product in float64) over prompt + forced tokens; the forced tokens are the greedy choice of a float32 run with a cache,
+and the script stops if float64 would choose others.
 
 NAME.json: the model, the sha256 of its file, the versions, and per prompt its text, `ids` (prompt tokens), `forced`
 (greedy tokens, end of sequence ignored), `least_gap` (smallest top-1 minus top-2 logit over the forced steps) and
@@ -93,7 +94,7 @@ def check_config(config: Any, path: Path) -> None:
         }
     wrong = {name: getattr(config, name) for name, value in expected.items() if getattr(config, name) != value}
     if wrong:
-        raise SystemExit(f"{path.name}: transformers read {wrong}; expected {({name: expected[name] for name in wrong})}")
+        raise SystemExit(f"{path.name}: transformers read {wrong}, expected {[expected[name] for name in wrong]}")
 
 
 def norm64(x: torch.Tensor, *, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -188,7 +189,7 @@ def golden(loaded: Loaded, text: str) -> tuple[dict[str, Any], Arrays]:
     positions = kept_positions(len(ids), len(hidden))
     rows: list[dict[str, torch.Tensor]] = []
     kept: list[tuple[torch.Tensor, torch.Tensor]] = []
-    error, same = 0.0, True
+    error = 0.0
     for start in range(0, len(hidden), CHUNK):
         logits = loaded.float64.lm_head(hidden[start : start + CHUNK])
         logits32 = loaded.float32.lm_head(hidden32[start : start + CHUNK])
@@ -200,9 +201,10 @@ def golden(loaded: Loaded, text: str) -> tuple[dict[str, Any], Arrays]:
     arrays: Arrays = {name: torch.cat([row[name] for row in rows]).numpy() for name in rows[0]}
     steps = slice(len(ids) - 1, -1)
     least = float(arrays["gap"][steps].min())
-    same = arrays["argmax"][steps].tolist() == forced
-    if not same or least < LEAST_GAP:
-        raise SystemExit(f"not robust (same ids: {same}, least gap {least:.2e}): choose another prompt than {text[:50]!r}")
+    if arrays["argmax"][steps].tolist() != forced:
+        raise SystemExit(f"float64 chooses other tokens than float32 after {text!r}; take another prompt")
+    if least < LEAST_GAP:
+        raise SystemExit(f"a gap of {least:.1e} is too near a tie after {text!r}; take another prompt")
     arrays["positions"] = np.array(positions, np.int32)
     arrays["vocab"] = torch.stack([vocabulary for vocabulary, _ in kept]).numpy()
     arrays["logits"] = torch.stack([values for _, values in kept]).numpy()

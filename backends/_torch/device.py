@@ -67,10 +67,13 @@ class TorchDevice(Device):
         kind = DTYPES[dtype(type["scheme"])]
         lead = (space.blocks, space.block_size, type["heads"])
         try:
-            made = [torch.zeros((*lead, type[d]), dtype=kind, device=self.device) for d in ("k_dim", "v_dim")]
+            made = [self._zeros((*lead, type[d]), kind) for d in ("k_dim", "v_dim")]
         except (MemoryError, RuntimeError) as error:
             raise OutOfMemory(f"{self.spec}: no room for {space.blocks} cache blocks: {error}") from error
         return TorchPagedKV(*made)
+
+    def _zeros(self, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+        return torch.zeros(shape, dtype=kind, device=self.device)
 
     def shape(self, buffer: Buffer) -> tuple[int, ...]:
         return tuple(buffer.shape)

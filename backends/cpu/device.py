@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 
 from xinheng.core.hal import Capabilities, DeviceOptions, KernelRegistry, MemoryStats
@@ -21,6 +24,11 @@ class CPUDevice(TorchDevice):
         super().__init__("cpu:0", processor_name(), torch.device("cpu"), capabilities)
         self.kernels = KernelRegistry(TORCH_KERNELS)
         register_makers(self.kernels, self.device)
+
+    def _zeros(self, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+        # fresh zero pages of the system take no memory until they are written, unlike those that torch clears itself
+        flat = np.zeros(math.prod(shape) * kind.itemsize, np.uint8)
+        return torch.from_numpy(flat).view(kind).reshape(shape)
 
     def memory(self) -> MemoryStats:
         return host_memory()

@@ -26,7 +26,15 @@ class ControlToken:
 END_OF_TURN = frozenset(
     {
         *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|return|>"),
-        *("<|call|>", "<|calls|>", "<|flush|>", "<end_of_turn>", "<turn|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>"),
+        *(
+            "<|call|>",
+            "<|calls|>",
+            "<|flush|>",
+            "<end_of_turn>",
+            "<turn|>",
+            "<end_of_utterance>",
+            "<｜end▁of▁sentence｜>",
+        ),
         *("</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "[e~["),
     }
 )

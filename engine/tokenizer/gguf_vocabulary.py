@@ -1,4 +1,4 @@
-"""Builds a vocabulary from the `tokenizer.*` key-values of a GGUF file: byte-level BPE ("gpt2") and SentencePiece BPE ("llama").
+"""Builds a vocabulary from the `tokenizer.*` key-values of a GGUF file: byte-level ("gpt2") or SentencePiece ("llama").
 
 Keys and token types are those of the GGUF specification (ggml-org/ggml, docs/gguf.md).
 """
@@ -39,8 +39,8 @@ def gguf_vocabulary(metadata: Mapping[str, Any], pre: str | None = None) -> Voca
     if model == "llama":
         return _sentencepiece(table)
     raise ModelError(
-        f"tokenizer.ggml.model is {model!r}; from GGUF only 'gpt2' (byte-level BPE) and 'llama' (SentencePiece BPE) can "
-        "be built. Put the model's tokenizer.json beside the file"
+        f"tokenizer.ggml.model is {model!r}; from GGUF only 'gpt2' (byte-level BPE) and 'llama' (SentencePiece BPE) "
+        "can be built. Put the model's tokenizer.json beside the file"
     )
 
 
@@ -59,7 +59,9 @@ class _Table:
         self.marks = [self.id(name) for name in ("bos", "eos", "eot", "eom")]
         self.controls = tuple(self._controls())
         self.control_ids = frozenset(control.id for control in self.controls)
-        self.user_defined = [i for i, kind in enumerate(self.types) if kind == _USER_DEFINED and i not in self.control_ids]
+        self.user_defined = [
+            i for i, kind in enumerate(self.types) if kind == _USER_DEFINED and i not in self.control_ids
+        ]
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of `tokenizer.ggml.<name>`."""
@@ -69,7 +71,9 @@ class _Table:
         """An array as a list. Raises ModelError if it is missing and has no default."""
         value = self.get(name, default)
         if value is None:
-            raise ModelError(f"the GGUF file has no {_PREFIX}{name}; convert the model again, or use its tokenizer.json")
+            raise ModelError(
+                f"the GGUF file has no {_PREFIX}{name}; convert the model again, or use its tokenizer.json"
+            )
         return list(value.tolist() if hasattr(value, "tolist") else value)
 
     def id(self, name: str, default: int | None = None) -> int | None:
@@ -107,18 +111,19 @@ class _Table:
 
     def ordinary(self, kinds: Iterable[int]) -> dict[str, int]:
         """The tokens of these kinds that are not control tokens, by spelling."""
-        chosen = set(kinds)
-        return {
-            token: index for token, index in self.ids.items() if self.types[index] in chosen and index not in self.control_ids
-        }
+        wanted, controls = frozenset(kinds), self.control_ids
+        pieces = ((token, index) for token, index in self.ids.items() if self.types[index] in wanted)
+        return {token: index for token, index in pieces if index not in controls}
 
-    def add_user_defined(self, encoder: Encoder) -> None:
-        """Teach `encoder` the plain added tokens: they are matched in the raw text, before anything else."""
+    def add_user_defined(self, encoder: Encoder, *, normalized: bool = False) -> None:
+        """Teach `encoder` the plain added tokens: they are matched before anything else, raw or `normalized`."""
         texts = [self.tokens[index] for index in self.user_defined]
-        encoder.add_tokens([AddedToken(text, normalized=False, special=False) for text in texts])
+        encoder.add_tokens([AddedToken(text, normalized=normalized, special=False) for text in texts])
         wrong = [text for text in texts if encoder.token_to_id(text) != self.ids[text]]
         if wrong:
-            raise ModelError(f"the user-defined token {wrong[0]!r} does not keep its id; use the model's tokenizer.json")
+            raise ModelError(
+                f"the user-defined token {wrong[0]!r} does not keep its id; use the model's tokenizer.json"
+            )
 
 
 def _template(metadata: Mapping[str, Any]) -> str | None:
@@ -130,8 +135,8 @@ def _byte_level(table: _Table, pre: str | None) -> Vocabulary:
     name = pre if pre is not None else table.get("pre")
     if name is None:
         raise ModelError(
-            "the GGUF file does not name its pre-tokenizer (tokenizer.ggml.pre), and a wrong one spoils the model's answers "
-            "without notice; convert the model again, use its tokenizer.json, or name the rule"
+            "the GGUF file does not name its pre-tokenizer (tokenizer.ggml.pre), and a wrong one spoils the model's "
+            "answers without notice; convert the model again, use its tokenizer.json, or name the rule"
         )
     rule: PreTokenizer = pretokenizer(str(name))
     vocabulary = table.ordinary((_NORMAL, _USER_DEFINED, _UNUSED, 0))
@@ -186,7 +191,7 @@ def _sentencepiece(table: _Table) -> Vocabulary:
     merges = merges_from_scores(pieces, scores)
     byte_tokens = {index: _byte(table.tokens[index]) for index, kind in enumerate(table.types) if kind == _BYTE}
     unknown = table.id("unknown", default=0 if table.types and table.types[0] == _UNKNOWN else None)
-    vocabulary = table.ordinary((_NORMAL, _UNUSED, _BYTE, _USER_DEFINED, 0))
+    vocabulary = pieces | table.ordinary((_BYTE, _USER_DEFINED))
     options: dict[str, Any] = {"byte_fallback": len(set(byte_tokens.values())) == 256}
     if unknown is not None:
         options |= {"unk_token": table.tokens[unknown], "fuse_unk": True}
@@ -195,7 +200,8 @@ def _sentencepiece(table: _Table) -> Vocabulary:
     leading_space = table.flag("add_space_prefix", True)
     replace = Replace(" ", "\u2581")
     encoder.normalizer = Normalizers([Prepend("\u2581"), replace]) if leading_space else replace
-    table.add_user_defined(encoder)
+    # With the space in front, a token would be looked for with that space.
+    table.add_user_defined(encoder, normalized=not leading_space)
     bos = table.id("bos", default=1 if len(table.tokens) > 2 else None)
     return Vocabulary(
         tokens=table.tokens,
@@ -220,15 +226,22 @@ def merges_from_scores(pieces: Mapping[str, int], scores: Sequence[float]) -> li
     `pieces` gives the id of each piece, `scores` the score by id. The order inside a score is that of
     `generate_merges` in transformers. Linear in the total length of the pieces.
     """
-    ranked: list[tuple[float, int, tuple[str, str]]] = []
+    groups: dict[float, list[str]] = {}
     for piece, index in pieces.items():
-        score = -scores[index]
-        for cut in range(len(piece) - 1, 0, -1):
-            left = piece[:cut]
-            if left in pieces and (right := piece[cut:]) in pieces:
-                ranked.append((score, -cut, (left, right)))
-    ranked.sort(key=lambda entry: entry[:2])
-    return [merge for _, _, merge in ranked]
+        if len(piece) > 1:
+            groups.setdefault(scores[index], []).append(piece)
+    merges: list[tuple[str, str]] = []
+    for score in sorted(groups, reverse=True):
+        found = [
+            (piece[:cut], piece[cut:])
+            for piece in groups[score]
+            for cut in range(len(piece) - 1, 0, -1)
+            if piece[:cut] in pieces and piece[cut:] in pieces
+        ]
+        if len(groups[score]) > 1:
+            found.sort(key=lambda merge: (-len(merge[0]), -len(merge[1])))
+        merges += found
+    return merges
 
 
 def _byte(token: str) -> int:

@@ -33,11 +33,12 @@ def json_vocabulary(path: Path, config: Mapping[str, Any]) -> Vocabulary:
     if kind != "BPE":
         raise ModelError(f"{path} holds a {kind!r} tokenizer; this engine builds BPE tokenizers only")
     template = _template(config)
-    bos, eos = _bos(data, config), _content(config.get("eos_token"))
+    leading = _leads(data)
+    bos, eos = _content(config.get("bos_token")) or leading, _content(config.get("eos_token"))
     added = data["added_tokens"]
     spelling = _spelling(path, data)
     tokens = _tokens(path, model["vocab"], added)
-    controls = tuple(_controls(added, template, {bos, eos}))
+    controls = tuple(_controls(added, model["vocab"], template, {mark for mark in (bos, eos) if mark}))
     _hide(data, {control.text for control in controls})
     ids = {control.text: control.id for control in controls}
     bos_id, eos_id = _id(path, bos, ids, "bos_token"), _id(path, eos, ids, "eos_token")
@@ -56,7 +57,7 @@ def json_vocabulary(path: Path, config: Mapping[str, Any]) -> Vocabulary:
         bos_id=bos_id,
         eos_id=eos_id,
         stop_ids=frozenset(stops),
-        add_bos=bos_id is not None and (add_bos if isinstance(add_bos, bool) else _leads(data) is not None),
+        add_bos=bos_id is not None and (add_bos if isinstance(add_bos, bool) else leading is not None),
         chat_template=template,
     )
 
@@ -106,15 +107,11 @@ def _leads(data: _JSON) -> str | None:
     return None
 
 
-def _bos(data: _JSON, config: Mapping[str, Any]) -> str | None:
-    return _content(config.get("bos_token")) or _leads(data)
-
-
 def _id(path: Path, text: str | None, ids: Mapping[str, int], name: str) -> int | None:
     if text is None:
         return None
     if text not in ids:
-        raise ModelError(f"{name} is {text!r}, which {path} does not list among its added tokens")
+        raise ModelError(f"{name} is {text!r}, which {path} does not know")
     return ids[text]
 
 
@@ -147,7 +144,11 @@ def _tokens(path: Path, vocab: dict[str, int], added: list[_JSON]) -> tuple[str,
     return tuple(tokens)
 
 
-def _controls(added: list[_JSON], template: str | None, marks: set[str | None]) -> Iterator[ControlToken]:
+def _controls(
+    added: list[_JSON], vocab: Mapping[str, int], template: str | None, marks: set[str]
+) -> Iterator[ControlToken]:
+    unlisted = marks - {token["content"] for token in added}
+    yield from (ControlToken(vocab[text], text) for text in unlisted if text in vocab)
     for token in added:
         text, special = token["content"], bool(token.get("special")) or token["content"] in marks
         if is_control(text, special=special, chat_template=template):
@@ -167,9 +168,7 @@ def _hide(data: _JSON, controls: set[str]) -> None:
         vocab.pop(name, None)
     merges = model.get("merges", [])
     pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges)
-    model["merges"] = [
-        [left, right] for left, right in pairs if not controls & {left, right, left + right}
-    ]
+    model["merges"] = [[left, right] for left, right in pairs if not controls & {left, right, left + right}]
     data["added_tokens"] = stays
     data["truncation"] = data["padding"] = data["post_processor"] = None
 
@@ -180,7 +179,7 @@ def _byte_tokens(model: _JSON) -> dict[int, int]:
 
 
 def _encoders(path: Path, data: _JSON) -> tuple[Encoder, Encoder]:
-    """The encoder at the start of a prompt and the one after a control token: some put a space in front only at first."""
+    """The encoders at the start of a prompt and after a control token: some put a space in front only at the start."""
     head = _encoder(path, data)
     if not any(step.get("prepend_scheme") == "first" for step in _steps(data.get("pre_tokenizer"))):
         return head, head

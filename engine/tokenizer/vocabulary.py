@@ -1,4 +1,4 @@
-"""What every tokenizer file comes down to: the spelling of each id, the control tokens, and encoders of ordinary text."""
+"""What any tokenizer file comes down to: the spelling of each id, the control tokens, and encoders of plain text."""
 
 from __future__ import annotations
 

@@ -159,8 +159,6 @@ def open_safetensors_folder(folder: Path) -> StoredCheckpoint:
     Raises:
         FormatError: a file is damaged, missing or too many; missing and surplus parts are named before anything loads.
     """
-    if not folder.is_dir():
-        raise malformed(folder, "folder", "does not exist; check the path")
     config = _config(folder)
     found = sorted(path.name for path in folder.glob("*.safetensors"))
     if (folder / INDEX).exists():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from xinheng.core.errors import DeviceError, PluginError, XinhengError
-from xinheng.core.hal.backend import API_VERSION
+from xinheng.core.hal import API_VERSION, DeviceOptions
 from xinheng.core.plugins import PluginManager, PluginRecord
 
 GROUP = "xinheng_test.backends"
@@ -30,7 +30,7 @@ class Fake(Backend):
     api_version = {version}
     def probe(self):
         {probe}
-    def open(self, spec):
+    def open(self, spec, options=None):
         {open}
     def diagnose(self):
         return [Finding("driver", "libacme.so is missing", "install the driver")]
@@ -208,6 +208,13 @@ def test_opening_that_fails_in_a_strange_way_is_a_plugin_error(install: Install)
         manager().open("exits:0")
     with pytest.raises(DeviceError, match="card 0 is held by process 12"):
         manager().open("polite:0")
+
+
+def test_options_reach_the_backend(install: Install) -> None:
+    install("acme", open="raise DeviceError(f'{options.threads} threads are too many')")
+    for spec in ("acme:0", "auto"):
+        with pytest.raises(DeviceError, match="7 threads are too many"):
+            manager().open(spec, DeviceOptions(threads=7))
 
 
 def test_an_interrupt_by_the_user_goes_through(install: Install) -> None:

@@ -102,6 +102,9 @@ def test_window_frees_as_soon_as_blocks_are_out_of_sight() -> None:
     assert kv.usage()["window"].used == 8
     assert kv.allocate("a", 31)  # block 7 has room for it, blocks 0..6 are out of sight of query 30 (sees 28..30)
     assert kv.usage()["window"].used == 1
+    for first, used in ((5, 2), (6, 1)):  # query 5 still sees position 3 of block 0, query 6 does not
+        assert kv.allocate(f"b{first}", first) and kv.allocate(f"b{first}", first + 1)
+        assert sum(block >= 0 for block in kv.block_table(f"b{first}")["window"]) == used
 
 
 @pytest.mark.parametrize("block_size", [1, 2, 3, 16])
@@ -136,7 +139,11 @@ def test_capacity() -> None:
 
 def test_room_leaves_spare_blocks() -> None:
     kv = cache(4)
-    assert kv.has_room(8, 8, spare=2) and not kv.has_room(8, 8, spare=3)
+    assert kv.has_room(8, 8, 2, {}) and not kv.has_room(8, 8, 3, {})
+    assert kv.allocate("a", 1)
+    assert kv.has_room(8, 8, 1, {}) and not kv.has_room(9, 8, 1, {})
+    assert kv.has_room(8, 8, 0, {"a": 8}) and not kv.has_room(8, 8, 1, {"a": 8})
+    assert kv.has_room(12, 8, 0, {"a": 1})
 
 
 def test_release_and_repeats() -> None:
@@ -163,7 +170,7 @@ class Ownership(RuleBasedStateMachine):
         self.first: dict[str, int] = {}  # first logical block that a window table may still hold
         self.window = window
 
-    @rule(name=st.sampled_from("abcdef"), more=st.integers(1, 9))
+    @rule(name=st.sampled_from("abcdef"), more=st.integers(1, 3) | st.integers(1, 9))
     def grow(self, name: str, more: int) -> None:
         start = self.tokens.get(name, 0)
         before = self.cache.usage(), {n: self.cache.block_table(n) for n in self.tokens}

@@ -53,6 +53,8 @@ class Model:
         for s in range(batch.num_sequences):
             start, stop = batch.query_start[s : s + 2].tolist()
             length = int(batch.seq_lens[s])
+            for group in batch.groups.values():
+                assert (group.block_table[s, -(-length // self.size) :] == -1).all()
             assert batch.positions[start:stop].tolist() == list(range(length - (stop - start), length))
             digests = [self.read(batch, name, s, int(batch.positions[start]), length) for name in batch.groups]
             if stop - 1 in wanted:
@@ -221,7 +223,8 @@ def test_nothing_to_do_gives_no_batch() -> None:
     scheduler.add(request("a", 4, max_tokens=2))
     batch = scheduler.schedule()
     assert batch is not None and scheduler.schedule() is None  # the next token is not known yet
-    scheduler.update(batch, model.run(batch))
+    result = model.run(batch)
+    assert len(scheduler.update(batch, result)) == 1 and scheduler.update(batch, result) == []
     assert scheduler.schedule() is not None
 
 
@@ -250,7 +253,8 @@ def test_running_streams_do_not_wait_for_a_long_prompt() -> None:
         batch = scheduler.schedule()
         assert batch is not None and batch.num_tokens <= 256
         assert batch.query_start[1] == 1, "the stream comes first"
-        assert np.diff(batch.query_start).max() <= 128
+        counts = np.diff(batch.query_start)
+        assert counts.max() <= 128 and (np.sort(counts)[: (counts == 1).sum()] == counts[: (counts == 1).sum()]).all()
         for output in scheduler.update(batch, model.run(batch)):
             steps.setdefault(output.request_id, []).append(step)
     assert np.diff(steps["stream"]).max() == 1
@@ -331,6 +335,38 @@ def test_preemption_recomputes_and_spares_the_oldest() -> None:
     assert scheduler.stats.prompt_tokens == 20 and scheduler.stats.generation_tokens == 60
     assert [outputs[s.id] for s in sequences] == [expected(s, scheduler.cache) for s in sequences]
     assert held(scheduler) == 0
+
+
+def test_a_sequence_starts_only_when_all_of_it_fits_and_the_others_can_grow() -> None:
+    for length, blocks in ((24, 10), (20, 10)):
+        scheduler, model = build({"full": blocks}, prefill_chunk=4)
+        scheduler.add(request("a", 20, max_tokens=4))
+        later = scheduler.add(request("b", length, max_tokens=4))
+        for _ in range(8):  # five steps of prefill, three of decode
+            assert later.status is Status.WAITING
+            batch = scheduler.schedule()
+            assert batch is not None
+            scheduler.update(batch, model.run(batch))
+        assert drain(scheduler, model)["b"] == expected(later, scheduler.cache)
+        assert scheduler.stats.num_preemptions == 0
+
+
+def test_the_youngest_takes_what_is_left_and_then_waits() -> None:
+    scheduler, model = build({"full": 6}, size=4, prefill_chunk=8)
+    scheduler.add(request("a", 3, max_tokens=14))
+    young = scheduler.add(request("b", 16, max_tokens=2))
+    computed = []
+    while young.num_outputs == 0:
+        batch = scheduler.schedule()
+        assert batch is not None
+        scheduler.update(batch, model.run(batch))
+        computed.append(young.computed)
+    assert computed == [8, 16]
+    while scheduler.has_work:
+        batch = scheduler.schedule()
+        assert batch is not None
+        scheduler.update(batch, model.run(batch))
+    assert young.finish_reason == "length"
 
 
 def test_seeded_requests_do_not_depend_on_mates_or_preemption() -> None:

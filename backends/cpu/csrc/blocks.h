@@ -1,6 +1,6 @@
-// The packed block formats of GGUF files as plain loops: `unpack` writes the exact values, rounded once to float32.
-// Layouts: ggml-common.h and ggml-quants.c of ggml; the same formats in numpy: core/schemes/gguf.py.
-// `d` and `m` are float16 factors; every product has at most 24 significant bits, so only a final subtraction rounds.
+// The packed block formats of GGUF files as plain loops: `unpack` writes the values, exact in double and rounded once
+// in float. Layouts: ggml-common.h and ggml-quants.c of ggml; the same formats in numpy: core/schemes/gguf.py.
+// `d` and `m` are float16 factors; every product has at most 24 significant bits, so only adding a minimum rounds.
 #pragma once
 #include "numbers.h"
 
@@ -29,71 +29,71 @@ static inline void scale_and_minimum(const uint8_t *b, int g, int &scale, int &m
 
 struct Q4_0 {
     static constexpr int values = 32, bytes = 18;
-    static void unpack(const uint8_t *p, float *y) {
-        const float d = half_at(p);
+    template <class R> static void unpack(const uint8_t *p, R *y) {
+        const R d = half_at(p);
         for (int i = 0; i < 16; i++) {
-            y[i] = d * static_cast<float>((p[2 + i] & 15) - 8);
-            y[16 + i] = d * static_cast<float>((p[2 + i] >> 4) - 8);
+            y[i] = d * static_cast<R>((p[2 + i] & 15) - 8);
+            y[16 + i] = d * static_cast<R>((p[2 + i] >> 4) - 8);
         }
     }
 };
 
 struct Q4_1 {
     static constexpr int values = 32, bytes = 20;
-    static void unpack(const uint8_t *p, float *y) {
-        const float d = half_at(p), m = half_at(p + 2);
+    template <class R> static void unpack(const uint8_t *p, R *y) {
+        const R d = half_at(p), m = half_at(p + 2);
         for (int i = 0; i < 16; i++) {
-            y[i] = d * static_cast<float>(p[4 + i] & 15) + m;
-            y[16 + i] = d * static_cast<float>(p[4 + i] >> 4) + m;
+            y[i] = d * static_cast<R>(p[4 + i] & 15) + m;
+            y[16 + i] = d * static_cast<R>(p[4 + i] >> 4) + m;
         }
     }
 };
 
 struct Q5_0 {
     static constexpr int values = 32, bytes = 22;
-    static void unpack(const uint8_t *p, float *y) {
-        const float d = half_at(p);
+    template <class R> static void unpack(const uint8_t *p, R *y) {
+        const R d = half_at(p);
         uint32_t high;
         std::memcpy(&high, p + 2, 4);
         for (int i = 0; i < 16; i++) {
             const int low0 = p[6 + i] & 15, low1 = p[6 + i] >> 4;
-            y[i] = d * static_cast<float>((low0 | static_cast<int>((high >> i) & 1) << 4) - 16);
-            y[16 + i] = d * static_cast<float>((low1 | static_cast<int>((high >> (i + 16)) & 1) << 4) - 16);
+            y[i] = d * static_cast<R>((low0 | static_cast<int>((high >> i) & 1) << 4) - 16);
+            y[16 + i] = d * static_cast<R>((low1 | static_cast<int>((high >> (i + 16)) & 1) << 4) - 16);
         }
     }
 };
 
 struct Q5_1 {
     static constexpr int values = 32, bytes = 24;
-    static void unpack(const uint8_t *p, float *y) {
-        const float d = half_at(p), m = half_at(p + 2);
+    template <class R> static void unpack(const uint8_t *p, R *y) {
+        const R d = half_at(p), m = half_at(p + 2);
         uint32_t high;
         std::memcpy(&high, p + 4, 4);
         for (int i = 0; i < 16; i++) {
             const int low0 = p[8 + i] & 15, low1 = p[8 + i] >> 4;
-            y[i] = d * static_cast<float>(low0 | static_cast<int>((high >> i) & 1) << 4) + m;
-            y[16 + i] = d * static_cast<float>(low1 | static_cast<int>((high >> (i + 16)) & 1) << 4) + m;
+            y[i] = d * static_cast<R>(low0 | static_cast<int>((high >> i) & 1) << 4) + m;
+            y[16 + i] = d * static_cast<R>(low1 | static_cast<int>((high >> (i + 16)) & 1) << 4) + m;
         }
     }
 };
 
 struct Q8_0 {
     static constexpr int values = 32, bytes = 34;
-    static void unpack(const uint8_t *p, float *y) {
-        const float d = half_at(p);
-        for (int i = 0; i < 32; i++) y[i] = d * static_cast<float>(static_cast<int8_t>(p[2 + i]));
+    template <class R> static void unpack(const uint8_t *p, R *y) {
+        const R d = half_at(p);
+        for (int i = 0; i < 32; i++) y[i] = d * static_cast<R>(static_cast<int8_t>(p[2 + i]));
     }
 };
 
 struct Q2_K {
     static constexpr int values = 256, bytes = 84;
-    static void unpack(const uint8_t *p, float *y) {
-        const float d = half_at(p + 80), dmin = half_at(p + 82);
+    template <class R> static void unpack(const uint8_t *p, R *y) {
+        const R d = half_at(p + 80), dmin = half_at(p + 82);
         for (int g = 0; g < 16; g++) {
-            const float scale = d * static_cast<float>(p[g] & 15), minimum = dmin * static_cast<float>(p[g] >> 4);
+            const R scale = d * static_cast<R>(p[g] & 15), minimum = dmin * static_cast<R>(p[g] >> 4);
             const uint8_t *q = p + 16 + 32 * (g / 8) + 16 * (g % 2);
             const int shift = 2 * (g % 8 / 2);
-            for (int i = 0; i < 16; i++) y[16 * g + i] = scale * static_cast<float>((q[i] >> shift) & 3) - minimum;
+            for (int i = 0; i < 16; i++) y[16 * g + i] = scale * static_cast<R>((q[i] >> shift) & 3) - minimum;
         }
     }
 };
@@ -104,15 +104,15 @@ struct Q3_K {
         const int low = g < 8 ? p[96 + g] & 15 : p[96 + g - 8] >> 4;
         return (low | ((p[104 + g % 4] >> (2 * (g / 4))) & 3) << 4) - 32;
     }
-    static void unpack(const uint8_t *p, float *y) {
-        const float d = half_at(p + 108);
+    template <class R> static void unpack(const uint8_t *p, R *y) {
+        const R d = half_at(p + 108);
         for (int g = 0; g < 16; g++) {
-            const float factor = d * static_cast<float>(scale(p, g));
+            const R factor = d * static_cast<R>(scale(p, g));
             const uint8_t *q = p + 32 + 32 * (g / 8) + 16 * (g % 2), *high = p + 16 * (g % 2);
             const int shift = 2 * (g % 8 / 2), bit = g / 2;
             for (int i = 0; i < 16; i++) {
                 const int level = ((q[i] >> shift) & 3) - (((high[i] >> bit) & 1) ? 0 : 4);
-                y[16 * g + i] = factor * static_cast<float>(level);
+                y[16 * g + i] = factor * static_cast<R>(level);
             }
         }
     }
@@ -120,32 +120,32 @@ struct Q3_K {
 
 struct Q4_K {
     static constexpr int values = 256, bytes = 144;
-    static void unpack(const uint8_t *p, float *y) {
-        const float d = half_at(p), dmin = half_at(p + 2);
+    template <class R> static void unpack(const uint8_t *p, R *y) {
+        const R d = half_at(p), dmin = half_at(p + 2);
         for (int g = 0; g < 8; g++) {
             int s, m;
             scale_and_minimum(p + 4, g, s, m);
-            const float scale = d * static_cast<float>(s), minimum = dmin * static_cast<float>(m);
+            const R scale = d * static_cast<R>(s), minimum = dmin * static_cast<R>(m);
             const uint8_t *q = p + 16 + 32 * (g / 2);
             const int shift = 4 * (g % 2);
-            for (int i = 0; i < 32; i++) y[32 * g + i] = scale * static_cast<float>((q[i] >> shift) & 15) - minimum;
+            for (int i = 0; i < 32; i++) y[32 * g + i] = scale * static_cast<R>((q[i] >> shift) & 15) - minimum;
         }
     }
 };
 
 struct Q5_K {
     static constexpr int values = 256, bytes = 176;
-    static void unpack(const uint8_t *p, float *y) {
-        const float d = half_at(p), dmin = half_at(p + 2);
+    template <class R> static void unpack(const uint8_t *p, R *y) {
+        const R d = half_at(p), dmin = half_at(p + 2);
         for (int g = 0; g < 8; g++) {
             int s, m;
             scale_and_minimum(p + 4, g, s, m);
-            const float scale = d * static_cast<float>(s), minimum = dmin * static_cast<float>(m);
+            const R scale = d * static_cast<R>(s), minimum = dmin * static_cast<R>(m);
             const uint8_t *q = p + 48 + 32 * (g / 2), *high = p + 16;
             const int shift = 4 * (g % 2);
             for (int i = 0; i < 32; i++) {
                 const int level = ((q[i] >> shift) & 15) | ((high[i] >> g) & 1) << 4;
-                y[32 * g + i] = scale * static_cast<float>(level) - minimum;
+                y[32 * g + i] = scale * static_cast<R>(level) - minimum;
             }
         }
     }
@@ -153,16 +153,16 @@ struct Q5_K {
 
 struct Q6_K {
     static constexpr int values = 256, bytes = 210;
-    static void unpack(const uint8_t *p, float *y) {
-        const float d = half_at(p + 208);
+    template <class R> static void unpack(const uint8_t *p, R *y) {
+        const R d = half_at(p + 208);
         for (int g = 0; g < 16; g++) {
-            const float factor = d * static_cast<float>(static_cast<int8_t>(p[192 + g]));
+            const R factor = d * static_cast<R>(static_cast<int8_t>(p[192 + g]));
             const int run = g % 8 / 2; // of four runs of 32 values in each half
             const uint8_t *q = p + 64 * (g / 8) + 32 * (run % 2) + 16 * (g % 2);
             const uint8_t *high = p + 128 + 32 * (g / 8) + 16 * (g % 2);
             for (int i = 0; i < 16; i++) {
                 const int level = ((q[i] >> (4 * (run / 2))) & 15) | ((high[i] >> (2 * run)) & 3) << 4;
-                y[16 * g + i] = factor * static_cast<float>(level - 32);
+                y[16 * g + i] = factor * static_cast<R>(level - 32);
             }
         }
     }
@@ -170,11 +170,11 @@ struct Q6_K {
 
 struct IQ4_NL {
     static constexpr int values = 32, bytes = 18;
-    static void unpack(const uint8_t *p, float *y) {
-        const float d = half_at(p);
+    template <class R> static void unpack(const uint8_t *p, R *y) {
+        const R d = half_at(p);
         for (int i = 0; i < 16; i++) {
-            y[i] = d * static_cast<float>(IQ4_LEVELS[p[2 + i] & 15]);
-            y[16 + i] = d * static_cast<float>(IQ4_LEVELS[p[2 + i] >> 4]);
+            y[i] = d * static_cast<R>(IQ4_LEVELS[p[2 + i] & 15]);
+            y[16 + i] = d * static_cast<R>(IQ4_LEVELS[p[2 + i] >> 4]);
         }
     }
 };
@@ -185,12 +185,12 @@ struct IQ4_XS {
         const int low = (p[4 + g / 2] >> (4 * (g % 2))) & 15, high = (p[2 + g / 4] >> (2 * (g % 4))) & 3;
         return half_at(p) * static_cast<float>((low | high << 4) - 32);
     }
-    static void unpack(const uint8_t *p, float *y) {
+    template <class R> static void unpack(const uint8_t *p, R *y) {
         for (int g = 0; g < 8; g++) {
-            const float scale = factor(p, g);
+            const R scale = factor(p, g);
             for (int i = 0; i < 16; i++) {
-                y[32 * g + i] = scale * static_cast<float>(IQ4_LEVELS[p[8 + 16 * g + i] & 15]);
-                y[32 * g + 16 + i] = scale * static_cast<float>(IQ4_LEVELS[p[8 + 16 * g + i] >> 4]);
+                y[32 * g + i] = scale * static_cast<R>(IQ4_LEVELS[p[8 + 16 * g + i] & 15]);
+                y[32 * g + 16 + i] = scale * static_cast<R>(IQ4_LEVELS[p[8 + 16 * g + i] >> 4]);
             }
         }
     }
@@ -198,11 +198,11 @@ struct IQ4_XS {
 
 struct MXFP4 {
     static constexpr int values = 32, bytes = 17;
-    static void unpack(const uint8_t *p, float *y) {
-        const float factor = mxfp4_factor(p[0]);
+    template <class R> static void unpack(const uint8_t *p, R *y) {
+        const R factor = mxfp4_factor(p[0]);
         for (int i = 0; i < 16; i++) {
-            y[i] = factor * static_cast<float>(MXFP4_LEVELS[p[1 + i] & 15]);
-            y[16 + i] = factor * static_cast<float>(MXFP4_LEVELS[p[1 + i] >> 4]);
+            y[i] = factor * static_cast<R>(MXFP4_LEVELS[p[1 + i] & 15]);
+            y[16 + i] = factor * static_cast<R>(MXFP4_LEVELS[p[1 + i] >> 4]);
         }
     }
 };
@@ -211,7 +211,7 @@ struct MXFP4 {
 template <class T> struct Dense {
     typedef T element;
     static constexpr int values = 16, bytes = 16 * sizeof(T);
-    static void unpack(const uint8_t *p, float *y) {
+    template <class R> static void unpack(const uint8_t *p, R *y) {
         T x[16];
         std::memcpy(x, p, sizeof x);
         for (int i = 0; i < 16; i++) y[i] = to_float(x[i]);

@@ -185,10 +185,14 @@ template <class Sink> INLINE void decode(Q2_K, const uint8_t *p, Sink sink) {
 }
 
 template <class Sink> INLINE void decode(Q3_K, const uint8_t *p, Sink sink) {
-    int8_t scale[16];
-    for (int g = 0; g < 16; g++) scale[g] = static_cast<int8_t>(Q3_K::scale(p, g));
-    const __m512 factors = scaled(bytes16(reinterpret_cast<const uint8_t *>(scale)), half_lanes(p + 108));
-    const __m128i pair = _mm_set1_epi8(3), four = _mm_set1_epi8(4);
+    const __m128i pair = _mm_set1_epi8(3), four = _mm_set1_epi8(4), nibble = _mm_set1_epi8(15);
+    uint32_t tops;
+    std::memcpy(&tops, p + 104, 4);
+    const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(p + 96));
+    const __m128i low = _mm_and_si128(_mm_unpacklo_epi64(packed, _mm_srli_epi16(packed, 4)), nibble);
+    const __m128i shifted = _mm_srlv_epi32(_mm_set1_epi32(static_cast<int>(tops)), _mm_setr_epi32(0, 2, 4, 6));
+    const __m128i top = _mm_slli_epi16(_mm_and_si128(shifted, pair), 4);
+    const __m512 factors = scaled(_mm_sub_epi8(_mm_or_si128(low, top), _mm_set1_epi8(32)), half_lanes(p + 108));
 #pragma GCC unroll 16
     for (int g = 0; g < 16; g++) {
         const __m128i moved = _mm_srli_epi16(bytes16(p + 32 + 32 * (g / 8) + 16 * (g % 2)), 2 * (g % 8 / 2));

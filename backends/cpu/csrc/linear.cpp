@@ -15,12 +15,8 @@ constexpr int TILE_TOKENS = 1, TILE_ROWS = 2;
 #endif
 constexpr int DOT_ROWS = 4;
 constexpr int64_t TOKEN_BLOCK = 512;        // tokens converted to float32 at a time
-constexpr int64_t PANEL_BYTES = 256 * 1024; // decoded rows that stay in the second-level cache
-#ifndef SMALL
-#define SMALL 28*1024
-#endif
+constexpr int64_t PANEL_BYTES = 48 * 1024;  // decoded rows: they should stay in the first or second cache level // decoded rows that stay in the second-level cache
 constexpr int64_t PANEL_ROWS = 48;
-constexpr int64_t PREFETCH_BYTES = 4096;
 
 struct Output {
     void *y;
@@ -161,7 +157,7 @@ void many_tokens(const Part &part, const Input &in, int64_t first, int64_t count
 // Rows a task takes: few enough for the cache and for an even split.
 int64_t task_rows(int64_t rows, const Input &in, bool single) {
     const int64_t unit = single ? DOT_ROWS : TILE_ROWS, share = rows / (4 * thread_count());
-    const int64_t cached = single ? 256 : (in.tokens <= 32 ? SMALL : PANEL_BYTES) / (4 * in.padded);
+    const int64_t cached = single ? 256 : PANEL_BYTES / (4 * in.padded);
     const int64_t limit = single || cached < PANEL_ROWS ? cached : PANEL_ROWS;
     const int64_t wanted = (share < limit ? share : limit) / unit * unit;
     return wanted < unit ? unit : wanted;

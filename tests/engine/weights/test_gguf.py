@@ -346,5 +346,12 @@ def test_parts_must_belong_together(gguf: Any, written: Any) -> None:
         open_checkpoint(first)
 
 
+def test_a_part_that_is_no_gguf_file_is_named(gguf: Any, written: Any) -> None:
+    first = written(part(gguf, 0, 2), name_of(0, 2))
+    written(b"<html>" + bytes(100), name_of(1, 2))
+    with pytest.raises(FormatError, match=r"m-00002-of-00002.gguf: magic at byte 0: b'<htm' instead of b'GGUF'"):
+        open_checkpoint(first)
+
+
 def test_split_keys_are_integers(gguf: Any, written: Any) -> None:
     refused(written(gguf.file([("split.count", STRING, "2")], [])), "split.count", "not an integer")

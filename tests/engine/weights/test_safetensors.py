@@ -185,13 +185,21 @@ def test_bad_headers(safetensors: Any, folder: Path, header: bytes, words: list[
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("length", [3, 1 << 20, 1 << 40, 1 << 63, (1 << 64) - 1])
-def test_lying_header_lengths(safetensors: Any, folder: Path, length: int) -> None:
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [
+        (3, ["not JSON"]),
+        (1 << 20, ["byte 0", "1048576 bytes do not fit in a file of"]),
+        (1 << 40, ["byte 0", "do not fit"]),
+        ((1 << 64) - 1, ["byte 0", "do not fit"]),
+    ],
+)
+def test_lying_header_lengths(safetensors: Any, folder: Path, length: int, words: list[str]) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(safetensors.raw({"t": F32_4}, bytes(16), length=length))
     tracemalloc.start()
     try:
-        refused(path, "header")
+        refused(path, *words)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -350,6 +358,13 @@ def test_what_is_no_checkpoint(safetensors: Any, tmp_path: Path) -> None:
     assert open_checkpoint(tmp_path).names() == ("t",)
     (tmp_path / "config.json").unlink()
     refused(tmp_path / "x.safetensors", "has no config.json")
+
+
+def test_a_huge_config_is_refused(safetensors: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "model.safetensors").write_bytes(safetensors.file([]))
+    monkeypatch.setattr("xinheng.engine.weights.safetensors.MAX_JSON", 20)
+    with pytest.raises(FormatError, match=r"config\.json.*too many"):
+        open_checkpoint(folder)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1, "a": 2}', "\udcff"])

@@ -1,0 +1,78 @@
+"""A model on disk: its checkpoint, its config, and the builder that knows its architecture."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xinheng.core.errors import ModelError
+from xinheng.core.hal.weight import WeightSource
+from xinheng.core.ir import DType, TensorType, Value
+
+from ..weights import Checkpoint, open_checkpoint
+from .config import ModelConfig
+from .program import ModelProgram
+
+ALIASES = {"gemma3_text": "gemma3", "mistral": "llama"}
+"""Architectures that another builder covers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """An opened model; its weights are read when a runner asks for them."""
+
+    path: Path
+    checkpoint: Checkpoint
+    config: ModelConfig
+    module: ModuleType
+
+    def build(self, dtype: DType, cache_scheme: str) -> ModelProgram:
+        """The graph of one step, with activations in `dtype` and the cache in `cache_scheme`."""
+        program: ModelProgram = self.module.build(self.config, self.checkpoint, dtype, cache_scheme)
+        return program
+
+    def parameter(self, value: Value) -> WeightSource | NDArray[Any]:
+        """The source of a parameter of the graph: lazy for weights, an array for small tensors."""
+        if not isinstance(value.type, TensorType):
+            return self.checkpoint.source(value.name)
+        array = self.checkpoint.array(value.name)
+        offset = getattr(self.module, "OFFSET_NORMS", False) and self.checkpoint.format != "gguf"
+        return array + np.float32(1) if offset and value.name.endswith("norm.weight") else array
+
+
+def open_model(path: Path | str) -> Model:
+    """Open a checkpoint and find the builder of its architecture.
+
+    Raises:
+        FormatError: the files are damaged.
+        ModelError: there is no builder for the architecture, or the config does not make sense.
+    """
+    checkpoint = open_checkpoint(path)
+    metadata: Mapping[str, Any] = checkpoint.metadata
+    if checkpoint.format == "gguf":
+        module = _module(str(metadata.get("general.architecture")), checkpoint.path)
+        return Model(checkpoint.path, checkpoint, module.from_gguf(metadata, checkpoint), module)
+    module = _module(str(metadata.get("model_type")), checkpoint.path)
+    return Model(checkpoint.path, checkpoint, module.from_hugging_face(metadata), module)
+
+
+def architectures() -> list[str]:
+    """The architectures there are builders for: modules of this package that have a `build`."""
+    package = importlib.import_module(__package__ or "")
+    names = [m.name for m in pkgutil.iter_modules(package.__path__)]
+    return sorted(name for name in names if name not in ("config", "model", "program", "rope"))
+
+
+def _module(name: str, path: Path) -> ModuleType:
+    name = ALIASES.get(name, name)
+    if name not in architectures():
+        raise ModelError(f"{path}: no builder for architecture {name!r}; there are {', '.join(architectures())}")
+    return importlib.import_module(f"{__package__}.{name}")

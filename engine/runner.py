@@ -1,0 +1,212 @@
+"""Runs batches of one model on one device: the graph, its weights, the cache and the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xinheng.core.compiler import compile
+from xinheng.core.errors import ModelError, SettingsError
+from xinheng.core.hal import Device, Numerics, Profile, StateSpace
+from xinheng.core.ir import dtype
+from xinheng.core.ir.types import StateType
+from xinheng.core.receipt import Receipt
+from xinheng.core.schemes import scheme
+from xinheng.core.settings import RuntimeSettings
+
+from .batch import Batch, BatchResult
+from .kv_cache import CacheGroup
+from .models import Model
+from .sampler import Sampler
+from .settings import EngineSettings
+
+Progress = Callable[[str, int, int], None]
+"""Told of long work: what is being done, how much is done, how much there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerInfo:
+    """What the engine has to know of a runner: where it runs, and the shape of its cache."""
+
+    device: str
+    device_name: str
+    numerics: str
+    dtype: str
+    groups: tuple[CacheGroup, ...]
+    blocks: Mapping[str, int]
+    block_size: int
+    max_model_len: int
+    vocab_size: int
+    stop_ids: tuple[int, ...]
+    receipt: Mapping[str, Any]
+
+
+class ModelRunner:
+    """A model that is ready to compute batches."""
+
+    def __init__(
+        self,
+        model: Model,
+        device: Device,
+        runtime: RuntimeSettings,
+        settings: EngineSettings,
+        *,
+        fallback: Device | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Build, compile, load the weights and allocate the cache.
+
+        Raises:
+            ModelError: the model does not fit its checkpoint.
+            UnsupportedOp: the device cannot run some op and there is no fallback.
+            SettingsError: a setting is impossible here, or the cache memory holds not even one block.
+        """
+        self.device, self.settings, self.config = device, settings, model.config
+        numerics = Numerics(runtime.numerics, runtime.overrides)
+        kind = dtype(device.capabilities.preferred_dtype if runtime.dtype == "auto" else runtime.dtype)
+        cache = kind.name if settings.cache_dtype == "auto" else dtype(settings.cache_dtype).name
+        self.program = model.build(kind, cache)
+        tokens = settings.max_num_batched_tokens
+        bounds = {"tokens": tokens, "seqs": settings.max_num_seqs, "rows": tokens}
+        self.executable = compile(self.program.graph, device, bounds=bounds, fallback=fallback, numerics=numerics)
+        self._load(model, progress)
+        self.sampler = Sampler(device, self.config.vocab_size, tokens, fallback, numerics)
+        self.info = self._info(runtime, kind.name)
+        self._bind()
+
+    def _load(self, model: Model, progress: Progress | None) -> None:
+        self._buffers: dict[str, Any] = {}
+        parameters = self.executable.graph.parameters
+        for done, value in enumerate(parameters):
+            if progress is not None:
+                progress("loading weights", done, len(parameters))
+            self._buffers[value.name] = self.executable.prepare(value.name, model.parameter(value))
+        if progress is not None:
+            progress("loading weights", len(parameters), len(parameters))
+
+    def _info(self, runtime: RuntimeSettings, kind: str) -> RunnerInfo:
+        settings, capabilities = self.settings, self.device.capabilities
+        size = settings.block_size or capabilities.block_sizes[0]
+        if size not in capabilities.block_sizes:
+            allowed = ", ".join(map(str, capabilities.block_sizes))
+            raise SettingsError(f"engine.block_size is {size}; {self.device.spec} takes {allowed}")
+        longest = min(settings.max_model_len or self.config.max_position, self.config.max_position)
+        blocks = cache_blocks(self.program.groups, size, longest, settings, self._cache_memory())
+        return RunnerInfo(
+            device=self.device.spec,
+            device_name=self.device.name,
+            numerics=runtime.numerics,
+            dtype=kind,
+            groups=self.program.groups,
+            blocks=blocks,
+            block_size=size,
+            max_model_len=longest,
+            vocab_size=self.config.vocab_size,
+            stop_ids=self.config.eos_ids,
+            receipt=self.receipt.to_json(),
+        )
+
+    def _cache_memory(self) -> int:
+        if self.settings.cache_memory is not None:
+            return self.settings.cache_memory
+        share = 0.25 if self.device.capabilities.unified_memory else 0.9
+        return int(self.device.memory().available * share)
+
+    def _bind(self) -> None:
+        spaces = {
+            f"cache.{layer}": StateSpace(self.info.blocks[group.name], self.info.block_size)
+            for group in self.info.groups
+            for layer in group.layers
+        }
+        self._bound = self.executable.bind({**self._buffers, **self.executable.allocate_state(spaces)})
+
+    @property
+    def receipt(self) -> Receipt:
+        """What runs where in the model's graph."""
+        return self.executable.receipt
+
+    def run(self, batch: Batch, profile: Profile | None = None) -> BatchResult:
+        """Compute one batch and choose its tokens."""
+        self._forward(batch, profile)
+        if not batch.request_ids:
+            return BatchResult((), np.zeros(0, np.int32))
+        ids = self.sampler.run(self._bound.outputs["logits"], batch.sampling, batch.all_greedy)
+        return BatchResult(batch.request_ids, self.device.download(ids).astype(np.int32, copy=False))
+
+    def logits(self, batch: Batch) -> NDArray[np.float32]:
+        """Compute one batch and return the logits float32 [rows, vocabulary] of its `logit_rows`."""
+        self._forward(batch, None)
+        return self.device.download(self._bound.outputs["logits"])
+
+    def _forward(self, batch: Batch, profile: Profile | None) -> None:
+        if batch.num_tokens and int(batch.tokens.max()) >= self.config.vocab_size:
+            raise ModelError(f"token id {batch.tokens.max()} is not in the vocabulary of {self.config.vocab_size}")
+        inputs = {
+            "token_ids": batch.tokens,
+            "positions": batch.positions,
+            "query_start": batch.query_start,
+            "seq_lens": batch.seq_lens,
+            "logit_rows": batch.logit_rows,
+        }
+        for name, group in batch.groups.items():
+            inputs[f"slots.{name}"] = group.slots
+            inputs[f"block_table.{name}"] = np.ascontiguousarray(group.block_table)
+        self._bound.run(inputs, profile=profile).wait()
+
+    def close(self) -> None:
+        """Let go of weights, cache and device."""
+        self._buffers.clear()
+        del self._bound
+        self.device.close()
+
+
+def block_bytes(group: CacheGroup, block_size: int) -> int:
+    """Bytes of one block of a group, over all its layers."""
+    state: StateType = group.state
+    row = scheme(state["scheme"]).row_bytes(state["k_dim"]) + scheme(state["scheme"]).row_bytes(state["v_dim"])
+    return len(group.layers) * block_size * int(state["heads"]) * row
+
+
+def cache_blocks(
+    groups: tuple[CacheGroup, ...], block_size: int, longest: int, settings: EngineSettings, memory: int
+) -> dict[str, int]:
+    """How many blocks each group gets: what `max_num_seqs` sequences of full length need, or what fits in `memory`.
+
+    The groups shrink together, so that all of them run out at the same number of tokens.
+
+    Raises:
+        SettingsError: the memory does not hold one block of each group.
+    """
+    chunk = min(settings.prefill_chunk or settings.max_num_batched_tokens, settings.max_num_batched_tokens)
+
+    def wanted(tokens: int, seqs: int) -> dict[str, int]:
+        return {g.name: seqs * g.peak_blocks(tokens, chunk, block_size) for g in groups}
+
+    def cost(blocks: Mapping[str, int]) -> int:
+        return sum(blocks[g.name] * block_bytes(g, block_size) for g in groups)
+
+    full = wanted(longest, settings.max_num_seqs)
+    if cost(full) <= memory:
+        return full
+    low, high = 0, longest * settings.max_num_seqs
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if cost(_share(wanted, middle, longest)) <= memory else (low, middle - 1)
+    if low < block_size:
+        raise SettingsError(
+            f"engine.cache_memory of {memory} bytes holds not even one block of {block_size} tokens "
+            f"({cost(wanted(block_size, 1))} bytes); give the cache more memory"
+        )
+    return _share(wanted, low, longest)
+
+
+def _share(wanted: Callable[[int, int], dict[str, int]], tokens: int, longest: int) -> dict[str, int]:
+    """Blocks for `tokens` tokens in all, as whole sequences of the longest length and the rest as one more."""
+    whole, rest = divmod(tokens, longest)
+    parts = [wanted(longest, whole)] if whole else []
+    parts += [wanted(rest, 1)] if rest else []
+    return {name: sum(part[name] for part in parts) for name in parts[0]} if parts else dict.fromkeys(wanted(1, 1), 0)

@@ -1,2 +1,0 @@
-from .kernels import X
-def test(): assert X == 1
