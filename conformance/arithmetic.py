@@ -53,6 +53,7 @@ def multiply(a: Bounded, b: Bounded) -> Bounded:
     if not np.isfinite(v).all():
         for x, other in ((a, b), (b, a)):
             e = np.where(np.isinf(x.v) & (x.e == 0), np.where(_maybe_zero(other), np.inf, 0.0), e)
+        e = np.where(np.isinf(a.e) | np.isinf(b.e), np.inf, e)
     return _finish(a, v, e)
 
 

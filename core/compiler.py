@@ -60,7 +60,9 @@ def _check_overrides(overrides: Mapping[str, str]) -> None:
         if op not in OPSET:
             raise SettingsError(f"runtime.overrides: unknown op {op!r}{nearest(op, list(OPSET))}")
         if choice not in ("device", "decompose", "reference") and not choice.startswith("@"):
-            raise SettingsError(f"runtime.overrides.{op}: {choice!r} is not device, decompose, reference or @kernel-name")
+            raise SettingsError(
+                f"runtime.overrides.{op}: {choice!r} is not device, decompose, reference or @kernel-name"
+            )
         if choice == "decompose" and not OPSET[op].composite:
             raise SettingsError(f"runtime.overrides.{op}: a primitive op has no decomposition")
 
@@ -86,14 +88,20 @@ def _place(node: Node, device: Device, fallback: Device | None, overrides: Mappi
         kernel, refusals = device.kernels.select(node, only)
         if kernel is not None:
             return Choice(kernel, device, tuple(refusals))
-    bound = [v.type for v in (*node.operands, *node.results) if v is not None and isinstance(v.type, StateType | WeightType)]
+    bound = [
+        v.type for v in (*node.operands, *node.results) if v is not None and isinstance(v.type, StateType | WeightType)
+    ]
     if fallback is not None and not bound:
         kernel, more = fallback.kernels.select(node)
         if kernel is not None:
             return Choice(kernel, fallback, tuple(refusals))
         refusals.extend(more)
     reasons = "; ".join(f"{r.kernel}: {r.reason}" for r in refusals) or "it has no kernel for it"
-    advice = "set runtime.fallback to cpu or reference" if not bound else "its state and weights cannot move to another device"
+    advice = (
+        "set runtime.fallback to cpu or reference"
+        if not bound
+        else "its state and weights cannot move to another device"
+    )
     raise UnsupportedOp(f"{device.spec} cannot run {node.op.name} on {_operands(node)} ({reasons}); {advice}")
 
 

@@ -46,7 +46,9 @@ class Receipt:
             refused = tuple((r.kernel, r.reason) for r in choice.refusals)
             key = (node.op.name, choice.kernel.name, choice.device.spec, refused)
             counts[key] = counts.get(key, 0) + 1
-        lines = [Line(op, kernel, where, n, where != device, refused) for (op, kernel, where, refused), n in counts.items()]
+        lines = [
+            Line(op, kernel, where, n, where != device, refused) for (op, kernel, where, refused), n in counts.items()
+        ]
         return cls(device, tuple(lines))
 
     @property
@@ -68,7 +70,10 @@ class Receipt:
 
     def summary(self) -> str:
         """One sentence, such as "452 ops on cpu:0, 3 on sim:exact (moved); decomposed: linear x1"."""
-        parts = [f"{n} ops on {where}" + (" (moved)" if where != self.device else "") for where, n in self.by_device().items()]
+        parts = [
+            f"{n} ops on {where}" + (" (moved)" if where != self.device else "")
+            for where, n in self.by_device().items()
+        ]
         text = ", ".join(parts) or "no ops"
         if self.decomposed:
             text += "; decomposed: " + ", ".join(f"{op} x{n}" for op, n in self.decomposed)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
+from xinheng.core.errors import RequestError
+
 from .kv_cache import KVCache
 from .request import Request, RequestOutput, SamplingParams, Sequence, TokenOutput
 from .runner_handle import RunnerHandle
@@ -80,6 +82,9 @@ class Engine:
         """
         name = request_id if request_id is not None else f"request-{next(self._counter)}"
         params = params or SamplingParams()
+        outside = next((t for t in prompt if not 0 <= t < self.runner.info.vocab_size), None)
+        if outside is not None:
+            raise RequestError(f"token id {outside} is not in the vocabulary of {self.runner.info.vocab_size} tokens")
         request = Request(name, tuple(prompt), params, self.stop_ids)
         detokenizer = Detokenizer(self.tokenizer, request.prompt, stop=params.stop)
         self._live[name] = _Live(self.scheduler.add(request), detokenizer, time.perf_counter())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from .batch import Batch, GroupBatch, SamplingArrays
 from .engine import Delta, Engine
 from .hub import Store, resolve
 from .kv_cache import KVCache
-from .loading import load_runner
+from .loading import load_runner, peak_memory
 from .models import Model, open_model
 from .request import RequestOutput, SamplingParams
 from .runner import ModelRunner, Progress
@@ -55,16 +56,29 @@ class LLM:
         self.runtime, self.settings = runtime or RuntimeSettings(), settings or EngineSettings()
         self.path = resolve(str(model), Store(self.runtime.cache_dir), _store_progress(progress))
         self.model_runner: ModelRunner | None = None
+        self.memory_baseline = 0
         runner: RunnerHandle
+        start = time.perf_counter()
         if self.settings.runner == "subprocess":
             self.model: Model = open_model(self.path)
             runner = SubprocessRunner(self.path, self.runtime, self.settings)
         else:
-            self.model, self.model_runner = load_runner(self.path, self.runtime, self.settings, progress)
+            loaded = load_runner(self.path, self.runtime, self.settings, progress)
+            self.model, self.model_runner, self.memory_baseline = loaded.model, loaded.runner, loaded.memory_before
             runner = InProcessRunner(self.model_runner)
         self.tokenizer = open_tokenizer(self.model)
         self.engine = Engine(runner, self.tokenizer, self.settings)
         self.info = runner.info
+        self.load_seconds = time.perf_counter() - start
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of the weights as stored."""
+        return self.model.checkpoint.nbytes
+
+    def peak_memory(self) -> int:
+        """The most bytes of memory this process ever held; `memory_baseline` is what it held before the model."""
+        return peak_memory()
 
     @property
     def receipt(self) -> Receipt:

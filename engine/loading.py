@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +39,36 @@ def open_devices(runtime: RuntimeSettings) -> Devices:
     return Devices(main, ReferenceDevice() if runtime.fallback == "reference" else manager.open("cpu", options))
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model, its runner, and the memory this process held before the model, with the framework loaded."""
+
+    model: Model
+    runner: ModelRunner
+    memory_before: int
+
+
 def load_runner(
     path: Path, runtime: RuntimeSettings, settings: EngineSettings, progress: Progress | None = None
-) -> tuple[Model, ModelRunner]:
-    """Open the model at `path`, its device, and make a runner of both."""
-    model = open_model(path)
+) -> Loaded:
+    """Open a device and the model at `path`, and make a runner of both."""
     devices = open_devices(runtime)
-    return model, ModelRunner(model, devices.main, runtime, settings, fallback=devices.fallback, progress=progress)
+    before = resident_memory()
+    model = open_model(path)
+    runner = ModelRunner(model, devices.main, runtime, settings, fallback=devices.fallback, progress=progress)
+    return Loaded(model, runner, before)
+
+
+def resident_memory() -> int:
+    """Bytes of memory this process holds now; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def peak_memory() -> int:
+    """The most bytes of memory this process ever held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

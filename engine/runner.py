@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xinheng.core.compiler import compile
-from xinheng.core.errors import ModelError, SettingsError
+from xinheng.core.errors import SettingsError
 from xinheng.core.hal import Device, Numerics, Profile, StateSpace
 from xinheng.core.ir import dtype
 from xinheng.core.ir.types import StateType
@@ -43,6 +43,7 @@ class RunnerInfo:
     vocab_size: int
     stop_ids: tuple[int, ...]
     receipt: Mapping[str, Any]
+    receipt_summary: str
 
 
 class ModelRunner:
@@ -108,6 +109,7 @@ class ModelRunner:
             vocab_size=self.config.vocab_size,
             stop_ids=self.config.eos_ids,
             receipt=self.receipt.to_json(),
+            receipt_summary=self.receipt.summary(),
         )
 
     def _cache_memory(self) -> int:
@@ -143,8 +145,6 @@ class ModelRunner:
         return self.device.download(self._bound.outputs["logits"])
 
     def _forward(self, batch: Batch, profile: Profile | None) -> None:
-        if batch.num_tokens and int(batch.tokens.max()) >= self.config.vocab_size:
-            raise ModelError(f"token id {batch.tokens.max()} is not in the vocabulary of {self.config.vocab_size}")
         inputs = {
             "token_ids": batch.tokens,
             "positions": batch.positions,

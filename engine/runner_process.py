@@ -25,7 +25,7 @@ def main() -> int:
     start = json.loads(first[1])
     try:
         runtime, settings = RuntimeSettings(**start["runtime"]), EngineSettings(**start["engine"])
-        _, runner = load_runner(Path(start["path"]), runtime, settings)
+        runner = load_runner(Path(start["path"]), runtime, settings).runner
     except XinhengError as error:
         write_frame(frames, ERROR, _told(error))
         return 1

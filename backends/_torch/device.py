@@ -63,7 +63,9 @@ class TorchDevice(Device):
 
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
         if type.kind != "paged_kv":
-            raise DeviceError(f"{self.spec}: no {type.kind} states on torch devices yet; use a model with a paged_kv cache")
+            raise DeviceError(
+                f"{self.spec}: no {type.kind} states on torch devices yet; use a model with a paged_kv cache"
+            )
         kind = DTYPES[dtype(type["scheme"])]
         lead = (space.blocks, space.block_size, type["heads"])
         try:

@@ -13,10 +13,25 @@ from xinheng.core.schemes import scheme
 
 DTYPES: dict[DType, torch.dtype] = {
     dtype(name): getattr(torch, name)
-    for name in (
-        "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz "
-        "int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"
-    ).split()
+    for name in [
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "int64",
+        "int32",
+        "int16",
+        "int8",
+        "uint64",
+        "uint32",
+        "uint16",
+        "uint8",
+        "bool",
+    ]
 }
 """Our element types as torch types; those below one byte have none."""
 

@@ -1,1 +1,1 @@
-"""placeholder"""
+"""The commands of `xinheng`, one per module."""

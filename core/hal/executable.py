@@ -87,7 +87,8 @@ class KernelExecutable:
             self._slot[id(value)] = len(self._slot) + 1
         self._last_use = self._lifetimes()
         self.steps: list[tuple[Node, Choice, Step]] = [
-            (node, choice, self._step(i, node, choice)) for i, (node, choice) in enumerate(zip(graph.nodes, placement, strict=True))
+            (node, choice, self._step(i, node, choice))
+            for i, (node, choice) in enumerate(zip(graph.nodes, placement, strict=True))
         ]
         self.frame: list[Any] = [None] * (1 + len(self._slot) + len(self._host_slot))
         for value in graph.constants:
@@ -117,7 +118,9 @@ class KernelExecutable:
                 raise GraphError(f"parameter {name!r} is {value.type}, its source is {source.type}")
             return self.device.prepare(source, self.uses(name))
         if not isinstance(value.type, TensorType) or tuple(source.shape) != value.shape:
-            raise GraphError(f"parameter {name!r} is {value.type}, its source is an array of shape {list(source.shape)}")
+            raise GraphError(
+                f"parameter {name!r} is {value.type}, its source is an array of shape {list(source.shape)}"
+            )
         return self.device.upload(source, value.dtype)
 
     def allocate_state(self, space: StateSpace | Mapping[str, StateSpace]) -> dict[str, Buffer]:
@@ -161,7 +164,9 @@ class KernelExecutable:
         for i, value in enumerate(node.operands):
             declared = node.op.operands[min(i, len(node.op.operands) - 1)]
             if declared.name in kernel.parameters:
-                operands.append(self._host(value) if value is not None and declared.name in kernel.host else self.slot(value))
+                operands.append(
+                    self._host(value) if value is not None and declared.name in kernel.host else self.slot(value)
+                )
         known = {k: v for k, v in node.attributes.items() if k in kernel.parameters}
         fixed = {k: v for k, v in known.items() if not _symbolic(v)}
         sized = {k: v for k, v in known.items() if _symbolic(v)}
@@ -200,7 +205,9 @@ class KernelBound:
 
     def __init__(self, executable: KernelExecutable, frame: list[Any], fixed: Mapping[str, Buffer]) -> None:
         self._exe, self._frame, self._fixed = executable, frame, fixed
-        self._host = {v.name: executable.host_slots[id(v)] for v in executable.graph.inputs if id(v) in executable.host_slots}
+        self._host = {
+            v.name: executable.host_slots[id(v)] for v in executable.graph.inputs if id(v) in executable.host_slots
+        }
         self._inputs = [(v.name, executable.slot(v), v.dtype, v.dtype.numpy) for v in executable.graph.inputs]
         self.outputs: dict[str, Buffer] = {}
 
@@ -253,7 +260,9 @@ def _elsewhere(function: Callable[..., Any], home: Device, other: Device, node: 
         moved = []
         for operand, kind in zip(operands, kinds, strict=False):
             tensor = isinstance(kind, TensorType) and operand is not None and not isinstance(operand, int | float)
-            moved.append(other.upload(home.download(operand), kind.dtype) if tensor and isinstance(kind, TensorType) else operand)
+            moved.append(
+                other.upload(home.download(operand), kind.dtype) if tensor and isinstance(kind, TensorType) else operand
+            )
         made = function(*moved, **attributes)
         produced = made if isinstance(made, tuple) else (made,)
         back = [
@@ -273,4 +282,3 @@ def _symbolic(value: Any) -> bool:
 def _makes_sizes(value: Value) -> bool:
     dims = value.type.shape if isinstance(value.type, TensorType) else ()
     return any(symbol.unbacked for dim in dims for symbol in symbols(dim))
-

@@ -117,7 +117,9 @@ def _mirrored(op: Op[..., Any], function: Any) -> frozenset[str]:
     missing = [name for name in expected if name not in declared and name not in optional]
     if unknown or missing:
         what = f"has no operand or attribute {unknown[0]!r}" if unknown else f"needs {missing[0]!r}"
-        raise PluginError(f"kernel {getattr(function, '__name__', function)!r} does not mirror op {op.name!r}, which {what}")
+        raise PluginError(
+            f"kernel {getattr(function, '__name__', function)!r} does not mirror op {op.name!r}, which {what}"
+        )
     return frozenset(declared)
 
 

@@ -72,7 +72,9 @@ def paged_attention_planner(op: Op[..., Any]) -> Any:
         def plan(self, node: Node, bounds: Mapping[str, int]) -> Callable[..., Any]:
             run = super().plan(node, bounds)
 
-            def narrow(q: Any, cache: KVPages, query_start: Any, seq_lens: Any, table: Any, *rest: Any, **attrs: Any) -> Any:
+            def narrow(
+                q: Any, cache: KVPages, query_start: Any, seq_lens: Any, table: Any, *rest: Any, **attrs: Any
+            ) -> Any:
                 used = np.unique(table[table >= 0]) if table.size else np.zeros(0, int)
                 index = np.full(cache.k.shape[0], 0)
                 index[used] = np.arange(used.size)
@@ -127,7 +129,9 @@ class ReferenceDevice(Device):
         try:
             return KVPages(np.zeros((*lead, type["k_dim"]), kind.numpy), np.zeros((*lead, type["v_dim"]), kind.numpy))
         except MemoryError:
-            raise OutOfMemory(f"{self.spec}: no room for {space.blocks} cache blocks; lower engine.cache_memory") from None
+            raise OutOfMemory(
+                f"{self.spec}: no room for {space.blocks} cache blocks; lower engine.cache_memory"
+            ) from None
 
     def shape(self, buffer: Buffer) -> tuple[int, ...]:
         return tuple(np.shape(buffer))
@@ -157,4 +161,3 @@ def host_memory() -> MemoryStats:
         if limit.isdigit() and int(limit) < total:
             total, available = int(limit), min(available, int(limit))
     return MemoryStats(total, available)
-

@@ -23,7 +23,10 @@ class DeviceSpec:
     @classmethod
     def parse(cls, text: str) -> DeviceSpec:
         """Read a device name; DeviceError says what the grammar is."""
-        match = re.fullmatch(r"([a-z][a-z0-9_-]*)(?::([0-9]+(?:,[0-9]+)*)|:([a-z][a-z0-9_-]*|[0-9]+[a-z][a-z0-9_-]*))?(?:@([a-z0-9_]+))?", text)
+        match = re.fullmatch(
+            r"([a-z][a-z0-9_-]*)(?::([0-9]+(?:,[0-9]+)*)|:([a-z][a-z0-9_-]*|[0-9]+[a-z][a-z0-9_-]*))?(?:@([a-z0-9_]+))?",
+            text,
+        )
         if match is None:
             raise DeviceError(
                 f"device {text!r} is not of the form name[:ordinals|word][@runtime], such as cpu, sim:exact or name:0,1"

@@ -1,35 +1,41 @@
 """Sizes: integers, or canonical integer expressions over named symbols.
 
-An expression is a polynomial whose atoms are symbols, floor divisions, remainders, minima and maxima. It is kept in one
-canonical form, so that two sizes that are equal by arithmetic compare equal. An equality that arithmetic cannot prove is
-collected as a `Check` and tested when the graph runs.
+An expression is a polynomial whose atoms are symbols, floor divisions, remainders, minima and maxima. It is kept in
+one canonical form, so that two sizes that are equal by arithmetic compare equal. An equality that arithmetic cannot
+prove is collected as a `Check` and tested when the graph runs.
 """
 
 from __future__ import annotations
 
 import ast
+import math
+import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
-from typing import Union
+from keyword import iskeyword
+from typing import TypeAlias
 
 from ..errors import GraphError
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """A named size of at least 0. `maximum` bounds it; an unbacked one is known only after the op that makes it ran."""
+    """A named size of at least 0. `maximum` bounds it; an unbacked one is known only after the op that makes it ran.
+
+    Symbols are equal by name; that one name is declared in one way is demanded of a graph as a whole.
+    """
 
     name: str
-    maximum: int | None = None
-    unbacked: bool = False
+    maximum: int | None = field(default=None, compare=False)
+    unbacked: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z_]\w*", self.name):
+        if not re.fullmatch(r"[A-Za-z_]\w*", self.name, re.ASCII) or iskeyword(self.name):
             raise GraphError(f"symbol name {self.name!r} is not an identifier")
 
     def __str__(self) -> str:
@@ -102,10 +108,15 @@ class Expr:
     def __mod__(self, other: Dim) -> Dim:
         return mod(self, other)
 
+    def __rmod__(self, other: Dim) -> Dim:
+        return mod(other, self)
+
     def __str__(self) -> str:
         text = ""
         for monomial, factor in self.terms:
-            size = " * ".join(([str(abs(factor))] if abs(factor) != 1 or not monomial else []) + list(map(str, monomial)))
+            size = " * ".join(
+                ([str(abs(factor))] if abs(factor) != 1 or not monomial else []) + list(map(str, monomial))
+            )
             sign = "-" if factor < 0 else "+"
             text += f" {sign} {size}" if text else (f"-{size}" if factor < 0 else size)
         return text or "0"
@@ -113,7 +124,7 @@ class Expr:
     __repr__ = __str__
 
 
-Dim = Union[int, Expr]
+Dim: TypeAlias = int | Expr
 
 
 def sym(name: str, maximum: int | None = None, unbacked: bool = False) -> Expr:
@@ -147,8 +158,8 @@ def floordiv(a: Dim, b: Dim) -> Dim:
     if isinstance(b, int):
         if b == 0:
             raise GraphError(f"size {a} is divided by zero")
-        whole = [(m, c // b) for m, c in _terms(a) if c % b == 0]
-        rest = _sum([(m, c) for m, c in _terms(a) if c % b])
+        whole = [(m, c // b) for m, c in _terms(a)]
+        rest = _sum([(m, c % b) for m, c in _terms(a)])
         quotient: Dim = rest // b if isinstance(rest, int) else Expr((((Call("floordiv", (rest, b)),), 1),))
         return _sum([*whole, *_terms(quotient)])
     return 1 if a == b else Expr((((Call("floordiv", (a, b)),), 1),))
@@ -159,26 +170,28 @@ def mod(a: Dim, b: Dim) -> Dim:
     if isinstance(b, int):
         if b == 0:
             raise GraphError(f"size {a} is taken modulo zero")
-        rest = _sum([(m, c) for m, c in _terms(a) if c % b])
+        rest = _sum([(m, c % b) for m, c in _terms(a)])
         return rest % b if isinstance(rest, int) else Expr((((Call("mod", (rest, b)),), 1),))
     return 0 if a == b else Expr((((Call("mod", (a, b)),), 1),))
 
 
 def _extreme(function: str, dims: Sequence[Dim]) -> Dim:
-    pick = min if function == "min" else max
+    """min or max, without the sizes that another one never exceeds, or is never below."""
+
+    def wins(a: Dim, b: Dim) -> bool:
+        low, high = interval(a - b, {})
+        return high <= 0 if function == "min" else low >= 0
+
     kept: list[Dim] = []
     for dim in dims:
         inner: tuple[Dim, ...] = (dim,)
         if isinstance(dim, Expr) and dim.is_atom and isinstance(atom := dim.terms[0][0][0], Call):
             inner = atom.arguments if atom.function == function else (dim,)
         for candidate in inner:
-            for i, other in enumerate(kept):
-                gap = _sum([*_terms(candidate), *_terms(_scaled(other, -1))])
-                if isinstance(gap, int):
-                    kept[i] = candidate if pick(gap, 0) == gap and gap else other
-                    break
-            else:
-                kept.append(candidate)
+            if not any(wins(other, candidate) for other in kept):
+                kept = [*(other for other in kept if not wins(candidate, other)), candidate]
+    if not kept:
+        raise GraphError(f"{function} needs at least one size")
     if len(kept) == 1:
         return kept[0]
     return Expr((((Call(function, tuple(sorted(kept, key=str))),), 1),))
@@ -194,11 +207,11 @@ def maximum(*dims: Dim) -> Dim:
     return _extreme("max", dims)
 
 
-_FOLD = {"floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "min": min, "max": max}
+_FOLD: dict[str, Callable[..., int]] = {"floordiv": operator.floordiv, "mod": operator.mod, "min": min, "max": max}
 
 
 def evaluate(dim: Dim, bindings: Mapping[str, int]) -> int:
-    """The value of a size; GraphError if a symbol has none."""
+    """The value of a size; GraphError if a symbol has none, or a division is by zero."""
     if isinstance(dim, int):
         return dim
     total = 0
@@ -206,49 +219,74 @@ def evaluate(dim: Dim, bindings: Mapping[str, int]) -> int:
         for atom in monomial:
             if isinstance(atom, Symbol):
                 if atom.name not in bindings:
-                    raise GraphError(f"size {dim} needs a value for {atom.name!r}; given: {', '.join(bindings) or 'none'}")
+                    raise GraphError(
+                        f"size {dim} needs a value for {atom.name!r}; given: {', '.join(bindings) or 'none'}"
+                    )
                 factor *= bindings[atom.name]
             else:
-                factor *= _FOLD[atom.function](*(evaluate(a, bindings) for a in atom.arguments))
+                try:
+                    factor *= _FOLD[atom.function](*(evaluate(a, bindings) for a in atom.arguments))
+                except ZeroDivisionError:
+                    raise GraphError(f"size {dim} divides by {atom.arguments[1]}, which is 0") from None
         total += factor
     return total
 
 
-def interval(dim: Dim, bounds: Mapping[str, int]) -> tuple[int, float]:
-    """A lower and an upper bound of a size, given upper bounds of symbols (infinite where there is none)."""
+def interval(dim: Dim, bounds: Mapping[str, int]) -> tuple[float, float]:
+    """A lower and an upper bound of a size, given upper bounds of symbols; integers where they are finite."""
     if isinstance(dim, int):
         return dim, dim
-    low, high = 0.0, 0.0
+    low: float = 0
+    high: float = 0
     for monomial, factor in dim.terms:
-        a, b = 1.0, 1.0
+        ends: tuple[float, float] = (1, 1)
         for atom in monomial:
-            x, y = _atom_interval(atom, bounds)
-            corners = [p * q if p and q else 0.0 for p in (a, b) for q in (x, y)]
-            a, b = min(corners), max(corners)
-        low, high = (low + factor * a, high + factor * b) if factor > 0 else (low + factor * b, high + factor * a)
-    return (int(low) if low > float("-inf") else -(2**63)), high
+            ends = _corners(lambda p, q: p * q if p and q else 0, ends, _atom_interval(atom, bounds))
+        a, b = ends if factor > 0 else ends[::-1]
+        low, high = low + factor * a, high + factor * b
+    return low, high
+
+
+def _corners(
+    f: Callable[[float, float], float], a: tuple[float, float], b: tuple[float, float]
+) -> tuple[float, float]:
+    values = [f(p, q) for p in a for q in b]
+    return min(values), max(values)
 
 
 def _atom_interval(atom: Atom, bounds: Mapping[str, int]) -> tuple[float, float]:
     if isinstance(atom, Symbol):
         known = [m for m in (bounds.get(atom.name), atom.maximum) if m is not None]
-        return 0.0, float(min(known)) if known else float("inf")
+        return 0, min(known) if known else math.inf
     parts = [interval(a, bounds) for a in atom.arguments]
     if atom.function in ("min", "max"):
         pick = min if atom.function == "min" else max
         return pick(p[0] for p in parts), pick(p[1] for p in parts)
-    (_, high), (low, top) = parts
-    if atom.function == "mod":
-        return 0.0, min(high, top - 1)
-    return 0.0, high if high == float("inf") else high // max(low, 1)
+    (low, high), (least, most) = parts
+    if least < 0 < most:
+        return -math.inf, math.inf
+    if most <= 0:
+        low, high, least, most = -high, -low, -most, -least
+    least = max(least, 1)
+    if atom.function == "floordiv":
+        return _corners(_floor, (low, high), (least, max(most, 1)))
+    largest = max(most, 1) - 1 if low < 0 else min(high, max(most, 1) - 1)
+    return (0, largest) if parts[1][1] > 0 else (-largest, 0)
+
+
+def _floor(a: float, b: float) -> float:
+    """a // b of ends of which some may be infinite; b is at least 1."""
+    if math.isinf(b):
+        return -1 if a < 0 else 0
+    return a if math.isinf(a) else a // b
 
 
 def upper_bound(dim: Dim, bounds: Mapping[str, int]) -> int:
     """The largest value a size can take; GraphError if a symbol in it has no declared maximum."""
     high = interval(dim, bounds)[1]
-    if high == float("inf"):
+    if high == math.inf:
         free = [s.name for s in symbols(dim) if s.maximum is None and s.name not in bounds]
-        raise GraphError(f"size {dim} has no upper bound; declare one for {', '.join(free)}")
+        raise GraphError(f"size {dim} has no upper bound; declare one for {', '.join(dict.fromkeys(free)) or 'it'}")
     return int(high)
 
 
@@ -340,9 +378,9 @@ def _read(node: ast.expr, known: Mapping[str, Expr] | None) -> Dim:
             raise GraphError(f"unknown size {name!r}; declared: {', '.join(known)}")
         case ast.UnaryOp(op=ast.USub(), operand=inner):
             return _scaled(_read(inner, known), -1)
-        case ast.BinOp(left=left, op=operator, right=right):
+        case ast.BinOp(left=left, op=operation, right=right):
             a, b = _read(left, known), _read(right, known)
-            match operator:
+            match operation:
                 case ast.Add():
                     return a + b
                 case ast.Sub():
@@ -353,6 +391,6 @@ def _read(node: ast.expr, known: Mapping[str, Expr] | None) -> Dim:
                     return floordiv(a, b)
                 case ast.Mod():
                     return mod(a, b)
-        case ast.Call(func=ast.Name(id="min" | "max" as function), args=arguments):
+        case ast.Call(func=ast.Name(id="min" | "max" as function), args=arguments, keywords=[]):
             return _extreme(function, [_read(a, known) for a in arguments])
     raise GraphError(f"size expression {ast.unparse(node)!r} uses something other than + - * // % min max")

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import GraphError
-from .dim import Dim, Expr, Symbol, evaluate as evaluate_dim
+from .dim import Dim, Expr, Symbol
+from .dim import evaluate as evaluate_dim
 from .graph import Graph, Node, Value
 from .types import TensorType
 
@@ -34,7 +35,9 @@ def bind_sizes(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:
                 if symbol.maximum is not None and size > symbol.maximum:
                     raise GraphError(f"input {value.name!r}: {symbol.name} is {size}, its maximum is {symbol.maximum}")
                 if sizes.setdefault(symbol.name, size) != size:
-                    raise GraphError(f"input {value.name!r}: {symbol.name} is {size} here and {sizes[symbol.name]} elsewhere")
+                    raise GraphError(
+                        f"input {value.name!r}: {symbol.name} is {size} here and {sizes[symbol.name]} elsewhere"
+                    )
             else:
                 deferred.append((dim, size, value.name))
     for dim, size, name in deferred:
@@ -110,13 +113,20 @@ def bind_unbacked(value: Value, shape: tuple[int, ...], sizes: dict[str, int]) -
     if not isinstance(value.type, TensorType):
         return
     for dim, size in zip(value.shape, shape, strict=True):
-        if isinstance(dim, Expr) and dim.is_atom and isinstance(symbol := dim.terms[0][0][0], Symbol) and symbol.unbacked:
+        if (
+            isinstance(dim, Expr)
+            and dim.is_atom
+            and isinstance(symbol := dim.terms[0][0][0], Symbol)
+            and symbol.unbacked
+        ):
             sizes.setdefault(symbol.name, size)
 
 
 def widen(data: Any) -> Any:
     """Float arrays as float64, everything else as it is; a float scalar stays a Python number."""
-    if isinstance(data, np.ndarray) and (data.dtype.kind == "f" or data.dtype.kind == "V" or str(data.dtype).startswith("bfloat")):
+    if isinstance(data, np.ndarray) and (
+        data.dtype.kind == "f" or data.dtype.kind == "V" or str(data.dtype).startswith("bfloat")
+    ):
         return data.astype(np.float64)
     if isinstance(data, np.ndarray) and data.dtype.name.startswith("float"):
         return data.astype(np.float64)

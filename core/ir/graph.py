@@ -221,7 +221,9 @@ class Builder:
         consumed = [v for v in values if v is not None and isinstance(v.type, StateType)]
         for value in consumed:
             if self._latest[self._state_root[id(value)]] is not value:
-                raise GraphError(f"{op.name}: state %{value.name} was already written; use the state that write returned")
+                raise GraphError(
+                    f"{op.name}: state %{value.name} was already written; use the state that write returned"
+                )
         written = [r for r in results if isinstance(r.type, StateType)]
         for before, after in zip(consumed, written, strict=False):
             root = self._state_root[id(before)]

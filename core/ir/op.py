@@ -1,5 +1,7 @@
 """An op is one Python function: its signature is the schema, its docstring the documentation, its body the meaning.
 
+For example:
+
     @op(tolerance=Tolerance.REDUCTION)
     def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor: ...
 
@@ -160,7 +162,9 @@ class Op(Generic[P, R]):
             operands.extend([None] * (len(names) - len(operands)))
         builder = next((o.builder for o in operands if hasattr(o, "builder")), None)
         if builder is None:
-            raise GraphError(f"{self.name}: needs at least one value of a graph; use Builder.call for ops without operands")
+            raise GraphError(
+                f"{self.name}: needs at least one value of a graph; use Builder.call for ops without operands"
+            )
         result: Any = builder.call(self, operands, kwargs)
         return result  # type: ignore[no-any-return]
 

@@ -1,5 +1,7 @@
 """The text form of graphs: one line per value, readable in a diff, and exact: parsing what was printed gives it back.
 
+For example:
+
     graph double(tokens<=16) {
       input %x : float32[tokens, 4]
       constant %c0 : float32[] = 2.0

@@ -47,6 +47,7 @@ from .movement import (
     split,
 )
 from .nn import gelu_and_mul, rms_norm, rotary_embedding, silu_and_mul
+from .opset import FAMILIES, OPSET, OpSet
 from .reduction import (
     amax,
     argmax,
@@ -57,7 +58,6 @@ from .reduction import (
     topk,
 )
 from .sampling import random_uniform, top_k_top_p_sample
-from .opset import FAMILIES, OPSET, OpSet
 
 __all__ = [
     "FAMILIES",

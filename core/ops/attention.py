@@ -106,7 +106,17 @@ def paged_attention(
 
 
 def _attend(
-    q: Any, cache: Any, length: int, blocks: Any, sinks: Any, bias: Any, *, scale: float, window: Any, softcap: Any, causal: bool
+    q: Any,
+    cache: Any,
+    length: int,
+    blocks: Any,
+    sinks: Any,
+    bias: Any,
+    *,
+    scale: float,
+    window: Any,
+    softcap: Any,
+    causal: bool,
 ) -> Any:
     """One sequence: q [n, heads, k_dim] to ([n, heads, v_dim], [n, heads])."""
     n, heads = q.shape[0], q.shape[1]
@@ -162,13 +172,17 @@ def _(
     _paged_kv(cache)
     require(q.rank == 3 and q.shape[2] == cache["k_dim"], f"q must be [tokens, heads, {cache['k_dim']}], not {q}")
     heads = q.shape[1]
-    require(isinstance(heads, int) and heads % cache["heads"] == 0, f"{heads} heads do not share {cache['heads']} key heads")
+    require(
+        isinstance(heads, int) and heads % cache["heads"] == 0, f"{heads} heads do not share {cache['heads']} key heads"
+    )
     for name, x in (("query_start", query_start), ("seq_lens", seq_lens), ("block_table", block_table)):
         integer(x, name)
     require(block_table.rank == 2, f"block_table must be [seqs, blocks], not {block_table}")
     require_equal(query_start.shape[0], seq_lens.shape[0] + 1, "query_start must have one more element than seq_lens")
     require_equal(block_table.shape[0], seq_lens.shape[0], "block_table must have one row per sequence")
     require(sinks is None or sinks.shape == (heads,), f"sinks must be [{heads}], not {sinks}")
-    require(bias is None or (bias.rank == 3 and bias.shape[1] == heads), f"bias must be [tokens, {heads}, keys], not {bias}")
+    require(
+        bias is None or (bias.rank == 3 and bias.shape[1] == heads), f"bias must be [tokens, {heads}, keys], not {bias}"
+    )
     require(window is None or window > 0, f"window must be positive, is {window}")
     return TensorType(q.dtype, (q.shape[0], heads, cache["v_dim"])), TensorType(float32, (q.shape[0], heads))

@@ -39,7 +39,9 @@ def floating(x: TensorType, **_: object) -> TensorType:
 def cast(x: Tensor, *, dtype: DType) -> Tensor:
     """Convert to another dtype: to a float with one rounding, ties to even, overflow to infinity; to an integer by truncation."""
     if dtype.is_float:
-        return numeric.store(x, dtype) if hasattr(type(x), "__word__") else numeric.store(np.asarray(x, np.float64), dtype)
+        return (
+            numeric.store(x, dtype) if hasattr(type(x), "__word__") else numeric.store(np.asarray(x, np.float64), dtype)
+        )
     if dtype is bool_:
         return x != 0
     return np.asarray(np.trunc(x)).astype(dtype.numpy)

@@ -65,7 +65,9 @@ def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool =
 @rotary_embedding.infer
 def _(x: TensorType, cos: TensorType, sin: TensorType, *, interleaved: bool) -> TensorType:
     require(x.rank == 3, f"x must be [tokens, heads, width], not {x}")
-    require(cos == sin and cos.rank == 2 and cos.dtype == float32, f"cos and sin must be equal float32 matrices, not {cos}")
+    require(
+        cos == sin and cos.rank == 2 and cos.dtype == float32, f"cos and sin must be equal float32 matrices, not {cos}"
+    )
     require_equal(cos.shape[0], x.shape[0], f"tables {cos} do not have the rows of {x}")
     width, half = x.shape[-1], cos.shape[-1]
     require(isinstance(width, int) and isinstance(half, int) and 2 * half <= width, f"tables {cos} are wider than {x}")

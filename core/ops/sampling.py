@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ir.dim import require_equal
-from ..ir.dtype import bool_, float32, int32, uint32
+from ..ir.dtype import float32, int32, uint32
 from ..ir.op import Tensor, Tolerance, op, require
 from ..ir.types import TensorType
 from .elementwise import cast, div, eq, le, logical_and, logical_or, lt, maximum, mul, sub, where
@@ -47,7 +47,9 @@ def random_uniform(seed: Tensor, counter: Tensor) -> Tensor:
 
 @random_uniform.infer
 def _(seed: TensorType, counter: TensorType) -> TensorType:
-    require(seed.dtype == uint32 and counter.dtype == uint32, f"seed and counter must be uint32, not {seed} and {counter}")
+    require(
+        seed.dtype == uint32 and counter.dtype == uint32, f"seed and counter must be uint32, not {seed} and {counter}"
+    )
     require(seed.rank == 2 and seed.shape[1] == 2, f"seed must be [rows, 2], not {seed}")
     require_equal(seed.shape[0], counter.shape[0], "seed and counter have different numbers of rows")
     return TensorType(float32, counter.shape)
@@ -84,7 +86,12 @@ def top_k_top_p_sample(
 
 @top_k_top_p_sample.infer
 def _(
-    logits: TensorType, uniform: TensorType, temperature: TensorType, top_k: TensorType, top_p: TensorType, min_p: TensorType
+    logits: TensorType,
+    uniform: TensorType,
+    temperature: TensorType,
+    top_k: TensorType,
+    top_p: TensorType,
+    min_p: TensorType,
 ) -> TensorType:
     require(logits.rank == 2 and logits.dtype == float32, f"logits must be float32 [rows, vocabulary], not {logits}")
     require(top_k.dtype == int32, f"top_k must be int32, not {top_k.dtype}")
@@ -96,9 +103,7 @@ def _(
 
 
 @top_k_top_p_sample.decompose
-def _(
-    logits: Tensor, uniform: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
-) -> Tensor:
+def _(logits: Tensor, uniform: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
     rows, size = logits.shape
 
     def column(x: Tensor) -> Tensor:

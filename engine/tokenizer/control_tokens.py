@@ -40,6 +40,9 @@ END_OF_TURN = frozenset(
 )
 """Control tokens after which, by convention, the model's turn is over (ggml-org/llama.cpp, `llama-vocab.cpp`)."""
 
+ALWAYS_CONTROL = {"<|im_start|>"} | {name for name in END_OF_TURN if name.startswith(("<|", "<｜", "<end_of_"))}
+"""Spellings that are control tokens even where a file lists them as common pieces (01-ai/Yi#223)."""
+
 _MISLABELLED = ("<pad>", "<mask>", "<2mass>", "[@BOS@]", "[multimodal]", "<start_of_image>", "<end_of_image>")
 _BRACKETS = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
 

@@ -17,13 +17,12 @@ from tokenizers.normalizers import Sequence as Normalizers
 
 from xinheng.core.errors import ModelError
 
-from .control_tokens import END_OF_TURN, ControlToken, ends_turn
+from .control_tokens import ALWAYS_CONTROL, ControlToken, ends_turn
 from .pretokenizers import PreTokenizer, pretokenizer
 from .vocabulary import Vocabulary, is_control
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 _PREFIX = "tokenizer.ggml."
-_ALWAYS_CONTROL = {"<|im_start|>"} | {name for name in END_OF_TURN if name.startswith(("<|", "<｜", "<end_of_"))}
 
 
 def gguf_vocabulary(metadata: Mapping[str, Any], pre: str | None = None) -> Vocabulary:
@@ -97,10 +96,11 @@ class _Table:
         return ids
 
     def _controls(self) -> Iterable[ControlToken]:
+        # Phi-3's control tokens swallow the white space after them; a GGUF file has no field that says so.
+        strips = self._metadata.get("general.architecture") == "phi3" and self.get("model") == "llama"
         for index, (text, kind) in enumerate(zip(self.tokens, self.types, strict=True)):
-            marked = kind in (_CONTROL, _UNKNOWN) or text in _ALWAYS_CONTROL or index in self.marks
-            if marked:
-                yield ControlToken(index, text)
+            if kind in (_CONTROL, _UNKNOWN) or text in ALWAYS_CONTROL or index in self.marks:
+                yield ControlToken(index, text, rstrip=strips and text not in ("<unk>", "<s>", "<|endoftext|>"))
             elif kind == _USER_DEFINED and is_control(text, special=False, chat_template=self.template):
                 yield ControlToken(index, text, hidden=is_control(text, special=False, chat_template=None))
 
@@ -202,7 +202,7 @@ def _sentencepiece(table: _Table) -> Vocabulary:
     encoder.normalizer = Normalizers([Prepend("\u2581"), replace]) if leading_space else replace
     # With the space in front, a token would be looked for with that space.
     table.add_user_defined(encoder, normalized=not leading_space)
-    bos = table.id("bos", default=1 if len(table.tokens) > 2 else None)
+    bos, eos = table.id("bos", default=1), table.id("eos", default=2)
     return Vocabulary(
         tokens=table.tokens,
         spelling="sentencepiece",
@@ -213,8 +213,8 @@ def _sentencepiece(table: _Table) -> Vocabulary:
         byte_tokens=byte_tokens,
         leading_space=leading_space,
         bos_id=bos,
-        eos_id=table.id("eos", default=2 if len(table.tokens) > 2 else None),
-        stop_ids=table.stop_ids(),
+        eos_id=eos,
+        stop_ids=table.stop_ids() | ({eos} if eos is not None else set()),
         add_bos=table.flag("add_bos_token", True) and bos is not None,
         chat_template=table.template,
     )

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Encoder
 
 from xinheng.core.errors import FormatError, ModelError
 
-from .control_tokens import ControlToken, ends_turn
+from .control_tokens import ALWAYS_CONTROL, ControlToken, ends_turn
 from .vocabulary import Spelling, Vocabulary, is_control
 
 _JSON = dict[str, Any]
@@ -51,7 +51,7 @@ def json_vocabulary(path: Path, config: Mapping[str, Any]) -> Vocabulary:
         head=head,
         tail=tail,
         controls=controls,
-        literal=frozenset(int(token["id"]) for token in added),
+        literal=frozenset(int(token["id"]) for token in added) | frozenset(ids.values()),
         byte_tokens=_byte_tokens(model) if spelling == "sentencepiece" else {},
         leading_space=any(_adds_space(step) for step in _steps(data.get("decoder"))),
         bos_id=bos_id,
@@ -147,8 +147,8 @@ def _tokens(path: Path, vocab: dict[str, int], added: list[_JSON]) -> tuple[str,
 def _controls(
     added: list[_JSON], vocab: Mapping[str, int], template: str | None, marks: set[str]
 ) -> Iterator[ControlToken]:
-    unlisted = marks - {token["content"] for token in added}
-    yield from (ControlToken(vocab[text], text) for text in unlisted if text in vocab)
+    unlisted = (marks | ALWAYS_CONTROL) - {token["content"] for token in added}
+    yield from (ControlToken(vocab[text], text) for text in sorted(unlisted) if text in vocab)
     for token in added:
         text, special = token["content"], bool(token.get("special")) or token["content"] in marks
         if is_control(text, special=special, chat_template=template):

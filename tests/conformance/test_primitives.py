@@ -35,7 +35,7 @@ ONE |= {"cube": lambda x: x**3, "root": lambda x: x**0.5, "inverse": lambda x: x
 ONE |= {f"store {f}": lambda x, f=f: numeric.store(x, f) for f in (float16, bfloat16)}
 ONE |= {"store anyhow": lambda x: numeric.store(x, bfloat16, known=False), "clip": lambda x: np.clip(x, -1.0, 100)}
 ONE |= {"softplus": lambda x: np.log(1 + np.exp(x)), "huge": lambda x: x * 3e38 / 3e38}
-ONE |= {"rounded half": lambda x: np.rint(x) * 3 + np.floor(x / 2), "through fp16": lambda x: numeric.store(x, float16) - x}
+ONE |= {"rounded half": lambda x: np.rint(np.clip(x, -1e6, 1e6)) * 3 + np.floor(np.clip(x / 2, -1e6, 1e6)), "through fp16": lambda x: numeric.store(x, float16) - x}
 TWO: dict[str, Program] = {
     f.__name__: f for f in (np.add, np.subtract, np.multiply, np.divide, np.maximum, np.minimum)
 }

@@ -17,7 +17,7 @@ static inline uint64_t bits_of(double x) {
 
 // e^x for float64, relative error below 1e-13; 0 becomes about 1e-308 below -708, infinity above 709, NaN stays.
 static inline double exp_double(double x) {
-    constexpr double SHIFT = 0x1.8p52, LOG2E = 0x1.71547652b82fep0, HIGH = 0x1.62e42fe000000p-1, LOW = 0x1.f473de6af278fp-29;
+    constexpr double SHIFT = 0x1.8p52, LOG2E = 0x1.71547652b82fep0, HIGH = 0x1.62e42fep-1, LOW = 0x1.f473de6af278fp-30;
     const double t = x < -708.0 ? -708.0 : x > 709.0 ? 709.0 : x;
     const double shifted = t * LOG2E + SHIFT, n = shifted - SHIFT;
     const double r = (t - n * HIGH) - n * LOW; // |r| <= ln(2) / 2; n * HIGH is exact
@@ -37,7 +37,7 @@ static inline double exp_double(double x) {
     return x > 709.0 ? std::numeric_limits<double>::infinity() : p != p ? p : y;
 }
 
-// e^x for x <= 0 in float32: at most 1 ulp off (measured over all arguments), exactly 0 below -104, NaN stays.
+// e^x for x <= 0 in float32: at most 1.1 ulp off (measured over all arguments), exactly 0 below -104, NaN stays.
 static inline float exp_negative(float x) {
     constexpr float SHIFT = 0x1.8p23f, LOG2E = 0x1.715476p0f, HIGH = 0x1.62ep-1f, LOW = 0x1.0bfbe8p-15f;
     const float t = x < -104.0f ? -104.0f : x;

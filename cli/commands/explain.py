@@ -1,0 +1,81 @@
+"""`xinheng explain`: which kernel runs each op of a model, why others were refused, and what each costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..options import Assignments, DeviceName, DtypeName, Json, settings
+
+if TYPE_CHECKING:
+    from xinheng.core.hal import Profile
+    from xinheng.core.receipt import Receipt
+
+
+def explain(
+    model: Annotated[str, typer.Argument(help="A path, pypi:<package>, or the name of a stored model.")],
+    device: DeviceName = None,
+    dtype: DtypeName = None,
+    time: Annotated[bool, typer.Option("--time", help="Run a prompt and some tokens, and time each kernel.")] = False,
+    trace: Annotated[Path | None, typer.Option(help="Write the timed run as a Chrome trace.")] = None,
+    graph: Annotated[bool, typer.Option("--graph", help="Print the graph of one step instead.")] = False,
+    prompt: Annotated[int, typer.Option(min=1, help="Prompt tokens of the timed run.")] = 32,
+    tokens: Annotated[int, typer.Option(min=1, help="Generated tokens of the timed run.")] = 16,
+    set: Assignments = None,
+    json: Json = False,
+) -> None:
+    """Show the receipt of a model on a device: every op, its kernel, and why better ones were refused."""
+    from xinheng.core.compiler import compile
+    from xinheng.core.hal import Numerics
+    from xinheng.core.ir import dtype as dtype_of
+    from xinheng.engine.hub import Store, resolve
+    from xinheng.engine.loading import open_devices
+    from xinheng.engine.models import open_model
+
+    runtime, engine = settings(set, device, dtype)
+    path = resolve(model, Store(runtime.cache_dir))
+    if time or trace is not None:
+        from xinheng.engine.timing import timed_run
+
+        receipt, profiles = timed_run(path, runtime, engine, prompt, tokens)
+        if trace is not None:
+            trace.write_text(profiles["decode"].chrome_trace())
+        _print(receipt, profiles, json)
+        return
+    devices = open_devices(runtime)
+    kind = dtype_of(devices.main.capabilities.preferred_dtype if runtime.dtype == "auto" else runtime.dtype)
+    cache = kind.name if engine.cache_dtype == "auto" else engine.cache_dtype
+    program = open_model(path).build(kind, cache)
+    numerics = Numerics(runtime.numerics, runtime.overrides)
+    executable = compile(program.graph, devices.main, fallback=devices.fallback, numerics=numerics)
+    if graph:
+        print(executable.graph)
+        return
+    _print(executable.receipt, {}, json)
+
+
+def _print(receipt: Receipt, profiles: dict[str, Profile], json: bool) -> None:
+    from ..output import print_json, print_table
+
+    times = {phase: profile.by_kernel() for phase, profile in profiles.items()}
+    if json:
+        data: dict[str, Any] = receipt.to_json() | {"summary": receipt.summary()}
+        keys = ("op", "kernel", "calls", "seconds")
+        data["times"] = {phase: [dict(zip(keys, row, strict=True)) for row in rows] for phase, rows in times.items()}
+        print_json(data)
+        return
+    rows = []
+    for line in sorted(receipt.lines, key=lambda item: -item.count):
+        refused = "; ".join(f"{kernel}: {reason}" for kernel, reason in line.refused)
+        rows.append((line.op, line.count, line.kernel, line.device + (" (moved)" if line.moved else ""), refused))
+    print_table(("op", "count", "kernel", "device", "refused"), rows)
+    print(f"\n{receipt.summary()}")
+    for note in receipt.notes:
+        print(f"note: {note}")
+    for phase, timed in times.items():
+        total = sum(row[3] for row in timed)
+        print(f"\n{phase}: {total * 1e3:.1f} ms in kernels")
+        shares = [(op, kernel, calls, seconds * 1e3, 100 * seconds / total) for op, kernel, calls, seconds in timed]
+        print_table(("op", "kernel", "calls", "ms", "%"), shares)
