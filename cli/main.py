@@ -29,7 +29,7 @@ app.command("version")(version.version)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; 0 for success, 1 for an error that is explained on standard error, 2 for wrong usage, 130 for ^C."""
+    """Run one command: 0 is success, 1 an error explained on standard error, 2 wrong usage, 130 an interruption."""
     from xinheng.core.errors import XinhengError
 
     given = sys.argv[1:] if arguments is None else arguments

@@ -25,7 +25,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         numeric = bool(rows) and all(isinstance(row[columns.index(name)], int | float) for row in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(f"{x:,.2f}" if isinstance(x, float) else f"{x:,}" if isinstance(x, int) else str(x)) for x in row))
+        table.add_row(
+            *(Text(f"{x:,.2f}" if isinstance(x, float) else f"{x:,}" if isinstance(x, int) else str(x)) for x in row)
+        )
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)

@@ -51,7 +51,7 @@ def compile(
     gone = Counter(n.op.name for n in graph.nodes)
     gone.subtract(Counter(n.op.name for n in lowered.nodes))
     lost = tuple((name, count) for name, count in sorted(gone.items()) if count > 0 and OPSET[name].composite)
-    executable.receipt = replace(executable.receipt, decomposed=lost)
+    executable.receipt = replace(executable.receipt, decomposed=lost, notes=device.notes())
     return executable
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 
@@ -29,13 +29,24 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """How the weights of one scheme lie in a device's memory: how many there are, their bytes there and as stored."""
+
+    scheme: str
+    layout: str
+    weights: int
+    nbytes: int
+    stored: int
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """The record of a compilation: nothing is decomposed or moved without standing here."""
 
     device: str
     lines: tuple[Line, ...]
     decomposed: tuple[tuple[str, int], ...] = ()
-    layouts: tuple[tuple[str, str, int], ...] = ()
+    layouts: tuple[Layout, ...] = ()
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -50,6 +61,17 @@ class Receipt:
             Line(op, kernel, where, n, where != device, refused) for (op, kernel, where, refused), n in counts.items()
         ]
         return cls(device, tuple(lines))
+
+    def with_weight(self, scheme: str, layout: str, nbytes: int, stored: int) -> Receipt:
+        """The same receipt with one more prepared weight."""
+        added = Layout(scheme, layout, 1, nbytes, stored)
+        kept = []
+        for entry in self.layouts:
+            if (entry.scheme, entry.layout) == (scheme, layout):
+                added = Layout(scheme, layout, entry.weights + 1, entry.nbytes + nbytes, entry.stored + stored)
+            else:
+                kept.append(entry)
+        return replace(self, layouts=(*kept, added))
 
     @property
     def nodes(self) -> int:

@@ -306,7 +306,9 @@ def _prefill(cache: KVCache, ids: Sequence[int], start: int, stop: int) -> Batch
         positions=positions,
         query_start=np.array([0, stop - start], np.int32),
         seq_lens=np.array([stop], np.int32),
-        groups={n: GroupBatch(g.slots(token_rows, positions), g.block_table(rows, stop)) for n, g in cache.groups.items()},
+        groups={
+            n: GroupBatch(g.slots(token_rows, positions), g.block_table(rows, stop)) for n, g in cache.groups.items()
+        },
         logit_rows=np.arange(stop - start, dtype=np.int32),
         sampling=SamplingArrays.of(()),
         request_ids=(),
@@ -317,5 +319,3 @@ def _store_progress(progress: Progress | None) -> Callable[[str, int, int | None
     if progress is None:
         return None
     return lambda what, done, total: progress(what, done, total or 0)
-
-

@@ -70,7 +70,11 @@ class SubprocessRunner:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._to, self._from = self._process.stdin, self._process.stdout
         self._pending = 0
-        start = {"path": str(path), "runtime": runtime.model_dump(mode="json"), "engine": settings.model_dump(mode="json")}
+        start = {
+            "path": str(path),
+            "runtime": runtime.model_dump(mode="json"),
+            "engine": settings.model_dump(mode="json"),
+        }
         try:
             self._send(READY, json.dumps(start).encode())
             self.info = info_from_json(json.loads(self._receive(READY)))

@@ -11,7 +11,17 @@ from xinheng.core.settings import RuntimeSettings
 
 from .batch import Batch
 from .loading import load_runner
-from .runner_handle import BATCH, ERROR, READY, RESULT, STOP, info_to_json, keep_stdout_for_frames, read_frame, write_frame
+from .runner_handle import (
+    BATCH,
+    ERROR,
+    READY,
+    RESULT,
+    STOP,
+    info_to_json,
+    keep_stdout_for_frames,
+    read_frame,
+    write_frame,
+)
 from .settings import EngineSettings
 
 

@@ -48,6 +48,8 @@ class Sampler:
         bound = self._bound[greedy]
         inputs: dict[str, Any] = {"logits": logits}
         if not greedy:
-            inputs |= {name: getattr(arrays, name) for name in ("seed", "counter", "temperature", "top_k", "top_p", "min_p")}
+            inputs |= {
+                name: getattr(arrays, name) for name in ("seed", "counter", "temperature", "top_k", "top_p", "min_p")
+            }
         bound.run(inputs)
         return bound.outputs["ids"]

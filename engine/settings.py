@@ -40,12 +40,15 @@ class EngineSettings(Settings):
         BeforeValidator(_bytes),
         Field(description="bytes of the key-value cache (500MB, 2GiB); unset: a share of the free memory"),
     ] = None
-    cache_dtype: Annotated[str, Field(description="element type of the cache; `auto`: that of the activations")] = "auto"
+    cache_dtype: Annotated[str, Field(description="element type of the cache; `auto`: that of the activations")] = (
+        "auto"
+    )
     block_size: Annotated[
         int | None, Field(ge=1, description="tokens per cache block; unset: what the device likes best")
     ] = None
     runner: Annotated[
-        Literal["inprocess", "subprocess"], Field(description="where the model runs; a subprocess can be watched and ended")
+        Literal["inprocess", "subprocess"],
+        Field(description="where the model runs; a subprocess can be watched and ended"),
     ] = "inprocess"
     runner_timeout: Annotated[
         float, Field(gt=0, description="seconds after which a silent subprocess runner counts as hung")

@@ -29,10 +29,10 @@ import functools
 import hashlib
 import json
 import math
-import platform
 import re
 import tomllib
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -219,8 +219,7 @@ def write(name: str, path: Path, out: Path) -> None:
         "model": path.name,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "logits": "float64, from weights dequantized to float32",
-        "versions": {module.__name__: module.__version__ for module in (torch, transformers, np)}
-        | {"python": platform.python_version()},
+        "versions": {name: version(name) for name in ("gguf", "numpy", "tokenizers", "torch", "transformers")},
         "prompts": {},
     }
     arrays: Arrays = {}
@@ -232,8 +231,8 @@ def write(name: str, path: Path, out: Path) -> None:
         print(name, prompt, {key: record["prompts"][prompt][key] for key in ("least_gap", "float32_error")}, flush=True)
     np.savez_compressed(out / f"{name}.npz", **arrays)
     lines = json.dumps(record, ensure_ascii=False, indent=1)
-    lists_on_one_line = re.sub(r"\[[\s\d,]+\]", lambda match: " ".join(match[0].split()), lines)
-    (out / f"{name}.json").write_text(lists_on_one_line + "\n", encoding="utf-8")
+    ids_on_one_line = re.sub(r"\[[\s\d,]+\]", lambda ids: str(json.loads(ids[0])), lines)
+    (out / f"{name}.json").write_text(ids_on_one_line + "\n", encoding="utf-8")
 
 
 def main() -> None:

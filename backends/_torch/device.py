@@ -61,6 +61,9 @@ class TorchDevice(Device):
             tensor = self._tensor(np.ascontiguousarray(data), dtype("uint8"))
         return TorchWeightPart(part.scheme, part.rows, tensor.to(self.device))
 
+    def layout_of(self, buffer: Buffer) -> tuple[str, int]:
+        return "as stored", buffer.nbytes
+
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
         if type.kind != "paged_kv":
             raise DeviceError(

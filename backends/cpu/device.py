@@ -14,6 +14,8 @@ from .._torch import TORCH_KERNELS, TorchDevice
 from .._torch.handles import DTYPES
 from .._torch.kernels.movement import register_makers
 from .backend import processor_name
+from .jit import NativeUnavailable, load
+from .kernels import Library, available_threads, register_native
 
 
 class CPUDevice(TorchDevice):
@@ -24,6 +26,18 @@ class CPUDevice(TorchDevice):
         super().__init__("cpu:0", processor_name(), torch.device("cpu"), capabilities)
         self.kernels = KernelRegistry(TORCH_KERNELS)
         register_makers(self.kernels, self.device)
+        self.threads = options.threads or available_threads()
+        self._notes: tuple[str, ...] = ()
+        try:
+            library = Library(load(options.cache_dir / "jit" if options.cache_dir else None).library)
+        except NativeUnavailable as error:
+            self._notes = (str(error),)
+        else:
+            library.set_threads(self.threads)
+            register_native(self.kernels, library)
+
+    def notes(self) -> tuple[str, ...]:
+        return self._notes
 
     def _zeros(self, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
         # fresh zero pages of the system take no memory until they are written, unlike those that torch clears itself
@@ -32,5 +46,3 @@ class CPUDevice(TorchDevice):
 
     def memory(self) -> MemoryStats:
         return host_memory()
-
-

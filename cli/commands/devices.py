@@ -22,7 +22,8 @@ def devices(set: Assignments = None, json: Json = False) -> None:
     for record in records:
         for info in record.devices:
             memory = size_text(info.memory) if info.memory else ""
-            rows.append((info.spec, info.name, memory, info.driver or "", "emulated" if info.emulated else record.status, ""))
+            status = "emulated" if info.emulated else record.status
+            rows.append((info.spec, info.name, memory, info.driver or "", status, ""))
         if not record.devices:
             rows.append((record.name, "", "", record.version, record.status, record.error or ""))
     print_table(("device", "name", "memory", "driver", "status", "remark"), rows)

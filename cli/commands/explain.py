@@ -57,7 +57,7 @@ def explain(
 
 
 def _print(receipt: Receipt, profiles: dict[str, Profile], json: bool) -> None:
-    from ..output import print_json, print_table
+    from ..output import print_json, print_table, size_text
 
     times = {phase: profile.by_kernel() for phase, profile in profiles.items()}
     if json:
@@ -72,6 +72,8 @@ def _print(receipt: Receipt, profiles: dict[str, Profile], json: bool) -> None:
         rows.append((line.op, line.count, line.kernel, line.device + (" (moved)" if line.moved else ""), refused))
     print_table(("op", "count", "kernel", "device", "refused"), rows)
     print(f"\n{receipt.summary()}")
+    for entry in receipt.layouts:
+        print(f"{entry.weights} weights in {entry.scheme}: {entry.layout}, {size_text(entry.nbytes)}")
     for note in receipt.notes:
         print(f"note: {note}")
     for phase, timed in times.items():

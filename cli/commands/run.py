@@ -28,7 +28,9 @@ def run(
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, without a chat template.")] = False,
-    stats: Annotated[bool, typer.Option("--stats", help="Say on standard error how fast it was and what ran where.")] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Say on standard error how fast it was and what ran where.")
+    ] = False,
     set: Assignments = None,
     json: Json = False,
 ) -> None:
@@ -168,7 +170,11 @@ def summary(llm: LLM, final: Delta) -> dict[str, Any]:
             "decode_s": timings.decode,
             "decode_tokens_per_s": (made - 1) / timings.decode if made > 1 and timings.decode > 0 else None,
         },
-        "memory": {"peak_bytes": llm.peak_memory(), "baseline_bytes": llm.memory_baseline, "model_bytes": llm.model_bytes},
+        "memory": {
+            "peak_bytes": llm.peak_memory(),
+            "baseline_bytes": llm.memory_baseline,
+            "model_bytes": llm.model_bytes,
+        },
         "device": llm.info.device,
         "device_name": llm.info.device_name,
         "dtype": llm.info.dtype,

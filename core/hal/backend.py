@@ -34,7 +34,7 @@ class Finding:
 
 
 class Backend(ABC):
-    """Opens devices of one kind. Constructing and probing is cheap, has no side effects and imports no SDK without need.
+    """Opens devices of one kind. Constructing and probing is cheap, has no side effects and needs no SDK.
 
     `priority` decides which device `auto` takes: the highest wins, the CPU has 0.
     """

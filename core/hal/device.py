@@ -138,16 +138,20 @@ class Device(ABC):
         """Whether a numpy array is a buffer of this device (for devices whose buffers are arrays)."""
         return False
 
-    def synchronize(self) -> None:
+    def synchronize(self) -> None:  # noqa: B027 (nothing to wait for is a valid answer)
         """Wait until all work given to the device is done."""
 
     def event(self) -> Event:
         """A point after all work given so far."""
         return Done()
 
-    def layout_of(self, buffer: Buffer) -> str:
-        """One phrase on how a prepared weight lies in memory, for the receipt."""
-        return "as stored"
+    def layout_of(self, buffer: Buffer) -> tuple[str, int]:
+        """One phrase on how a prepared weight lies in memory, and its bytes there, for the receipt."""
+        return "as stored", 0
+
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that every receipt of this device should carry, such as why its faster kernels are missing."""
+        return ()
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Buffer:
         """An uninitialised tensor buffer."""
@@ -166,7 +170,7 @@ class Device(ABC):
 
         return KernelExecutable(graph, self, placement, bounds)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (nothing to release is a valid answer)
         """Release everything; the device cannot be used afterwards."""
 
     def communicator(self, group: Sequence[int]) -> Any:

@@ -8,11 +8,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import DeviceError, GraphError
+from ..errors import DeviceError, GraphError, XinhengError
 from ..ir.dim import Expr, symbols
-from ..ir.evaluate import bind_sizes, bind_unbacked, check_sizes, resolve
+from ..ir.evaluate import bind_sizes, bind_unbacked, check_sizes, resolve, split_checks
 from ..ir.graph import Graph, Node, Value
-from ..ir.types import StateType, TensorType, WeightType
+from ..ir.types import StateType, TensorType, Type, WeightType
+from ..ops import FAMILIES
 from ..receipt import Receipt
 from .device import Buffer, Device, Event, StateSpace
 from .kernel import Kernel, Refusal
@@ -52,8 +53,8 @@ class Bound(Protocol):
             profile: times each step, waiting for the device after it.
 
         Raises:
-            GraphError: an input is missing or does not fit.
-            DeviceError: a size exceeds the bound it was compiled for, or the device failed.
+            GraphError: an input is missing or does not fit, or sizes that must be equal are not.
+            DeviceError: a size exceeds the bound it was compiled for, or a kernel failed.
         """
 
 
@@ -83,6 +84,8 @@ class KernelExecutable:
         self.placement = placement
         self._slot: dict[int, int] = {}
         self._host_slot: dict[int, int] = {}
+        self._number_slot: dict[int, int] = {}
+        self.early_checks, self.late_checks = split_checks(graph)
         for value in graph.values():
             self._slot[id(value)] = len(self._slot) + 1
         self._last_use = self._lifetimes()
@@ -90,10 +93,11 @@ class KernelExecutable:
             (node, choice, self._step(i, node, choice))
             for i, (node, choice) in enumerate(zip(graph.nodes, placement, strict=True))
         ]
-        self.frame: list[Any] = [None] * (1 + len(self._slot) + len(self._host_slot))
+        self.frame: list[Any] = [None] * self._next_slot()
         for value in graph.constants:
-            scalar = isinstance(value.data, int | float)
-            self.frame[self.slot(value)] = value.data if scalar else device.upload(np.asarray(value.data), value.dtype)
+            self.frame[self.slot(value)] = device.upload(np.asarray(value.data), value.dtype)
+            if id(value) in self._number_slot:
+                self.frame[self._number_slot[id(value)]] = value.data
 
     def slot(self, value: Value | None) -> int:
         """Where a value lives in a frame; slot 0 is always None, for absent operands."""
@@ -116,7 +120,10 @@ class KernelExecutable:
         if isinstance(source, WeightSource):
             if value.type != source.type:
                 raise GraphError(f"parameter {name!r} is {value.type}, its source is {source.type}")
-            return self.device.prepare(source, self.uses(name))
+            buffer = self.device.prepare(source, self.uses(name))
+            layout, held = self.device.layout_of(buffer)
+            self.receipt = self.receipt.with_weight(source.type.scheme, layout, held, source.nbytes)
+            return buffer
         if not isinstance(value.type, TensorType) or tuple(source.shape) != value.shape:
             raise GraphError(
                 f"parameter {name!r} is {value.type}, its source is an array of shape {list(source.shape)}"
@@ -127,6 +134,8 @@ class KernelExecutable:
         made = {}
         for state, _ in self.graph.states:
             assert isinstance(state.type, StateType)
+            if not isinstance(space, StateSpace) and state.name not in space:
+                raise GraphError(f"graph {self.graph.name!r}: no space is given for state {state.name!r}")
             made[state.name] = self.device.allocate_state(
                 state.type, space if isinstance(space, StateSpace) else space[state.name]
             )
@@ -158,15 +167,21 @@ class KernelExecutable:
         """One closure that reads operands from a frame, calls the kernel and puts the results back."""
         kernel = choice.kernel
         function = kernel.function.plan(node, self.bounds) if hasattr(kernel.function, "plan") else kernel.function
-        if choice.device is not self.device:
-            function = _elsewhere(function, self.device, choice.device, node)
-        operands = []
+        operands, moved = [], []
         for i, value in enumerate(node.operands):
             declared = node.op.operands[min(i, len(node.op.operands) - 1)]
-            if declared.name in kernel.parameters:
-                operands.append(
-                    self._host(value) if value is not None and declared.name in kernel.host else self.slot(value)
-                )
+            if declared.name not in kernel.parameters:
+                continue
+            on_host = value is not None and declared.name in kernel.host
+            number = value is not None and _as_number(node, i)
+            if value is None or not (on_host or number):
+                operands.append(self.slot(value))
+            else:
+                slots = self._host_slot if on_host else self._number_slot
+                operands.append(slots.setdefault(id(value), self._next_slot()))
+            moved.append(None if value is None or on_host or number else value.type)
+        if choice.device is not self.device:
+            function = _elsewhere(function, self.device, choice.device, node, moved)
         known = {k: v for k, v in node.attributes.items() if k in kernel.parameters}
         fixed = {k: v for k, v in known.items() if not _symbolic(v)}
         sized = {k: v for k, v in known.items() if _symbolic(v)}
@@ -193,11 +208,8 @@ class KernelExecutable:
 
         return step
 
-    def _host(self, value: Value) -> int:
-        """The slot of the host copy of a graph input."""
-        if value.kind != "input":
-            raise DeviceError(f"a kernel wants %{value.name} on the host, but it is computed on the device")
-        return self._host_slot.setdefault(id(value), 1 + len(self._slot) + len(self._host_slot))
+    def _next_slot(self) -> int:
+        return 1 + len(self._slot) + len(self._host_slot) + len(self._number_slot)
 
 
 class KernelBound:
@@ -216,13 +228,11 @@ class KernelBound:
     ) -> Event:
         exe, device = self._exe, self._exe.device
         given = {**self._fixed, **inputs}
-        sizes = bind_sizes(exe.graph, given)
-        for name, size in (dims or {}).items():
-            if sizes.setdefault(name, size) != size:
-                raise GraphError(f"size {name!r} is {sizes[name]} by the inputs, the caller says {size}")
+        sizes = bind_sizes(exe.graph, given, dims, self._shape)
         for name, bound in exe.bounds.items():
             if sizes.get(name, 0) > bound:
                 raise DeviceError(f"{name} is {sizes[name]}, but the graph was compiled for at most {bound}")
+        check_sizes(exe.early_checks, sizes)
         frame = list(self._frame)
         for name, slot, dtype, numpy_type in self._inputs:
             value = given[name]
@@ -234,22 +244,39 @@ class KernelBound:
                 frame[slot] = value
             if name in self._host:
                 frame[self._host[name]] = value if isinstance(value, np.ndarray) else device.download(value)
-        if profile is None:
-            for _, _, step in exe.steps:
-                step(frame, sizes)
-        else:
-            for node, choice, step in exe.steps:
-                with profile.step(node, choice.kernel.name, device):
+        for node, choice, step in exe.steps:
+            try:
+                if profile is None:
                     step(frame, sizes)
-        if exe.graph.checks:
-            check_sizes(exe.graph, sizes)
+                else:
+                    with profile.step(node, choice.kernel.name, device):
+                        step(frame, sizes)
+            except XinhengError:
+                raise
+            except Exception as error:
+                where = f"{choice.device.spec}: kernel {choice.kernel.name!r} of {node.op.name}"
+                raise DeviceError(f"{where} failed to compute {node.results[0].type}: {error}") from error
+        check_sizes(exe.late_checks, sizes)
         self.outputs = {name: frame[exe.slot(value)] for name, value in exe.graph.outputs.items()}
         return device.event()
 
+    def _shape(self, value: Any) -> tuple[int, ...]:
+        if isinstance(value, np.ndarray):
+            return value.shape
+        if isinstance(value, list | tuple | int | float | np.generic):
+            raise GraphError(
+                f"inputs are numpy arrays or buffers of {self._exe.device.spec}, not {type(value).__name__}"
+            )
+        return self._exe.device.shape(value)
 
-def _elsewhere(function: Callable[..., Any], home: Device, other: Device, node: Node) -> Callable[..., Any]:
-    """A kernel of another device as one of this device: operands and results cross through the host."""
-    kinds = [None if v is None else v.type for v in node.operands]
+
+def _elsewhere(
+    function: Callable[..., Any], home: Device, other: Device, node: Node, kinds: Sequence[Type | None]
+) -> Callable[..., Any]:
+    """A kernel of another device as one of this device: operands and results cross through the host.
+
+    `kinds` has the types of the operands it takes, None for those that are absent, numbers or on the host already.
+    """
     for kind in (*kinds, *(r.type for r in node.results)):
         if isinstance(kind, StateType | WeightType):
             what = "a state" if isinstance(kind, StateType) else "a weight"
@@ -258,11 +285,9 @@ def _elsewhere(function: Callable[..., Any], home: Device, other: Device, node: 
 
     def run(*operands: Any, **attributes: Any) -> Any:
         moved = []
-        for operand, kind in zip(operands, kinds, strict=False):
-            tensor = isinstance(kind, TensorType) and operand is not None and not isinstance(operand, int | float)
-            moved.append(
-                other.upload(home.download(operand), kind.dtype) if tensor and isinstance(kind, TensorType) else operand
-            )
+        for operand, kind in zip(operands, kinds, strict=True):
+            crosses = isinstance(kind, TensorType)
+            moved.append(other.upload(home.download(operand), kind.dtype) if crosses else operand)
         made = function(*moved, **attributes)
         produced = made if isinstance(made, tuple) else (made,)
         back = [
@@ -273,6 +298,18 @@ def _elsewhere(function: Callable[..., Any], home: Device, other: Device, node: 
         return back[0] if len(back) == 1 else tuple(back)
 
     return run
+
+
+def _as_number(node: Node, index: int) -> bool:
+    """Whether a kernel gets a scalar constant as a Python number: beside a tensor that it is broadcast against."""
+    last = len(node.op.operands) - 1
+    if node.op not in FAMILIES["elementwise"] or last < 1 or index < last - 1:
+        return False
+    return _is_scalar(node.operands[index]) and not _is_scalar(node.operands[2 * last - 1 - index])
+
+
+def _is_scalar(value: Value | None) -> bool:
+    return value is not None and isinstance(value.data, int | float)
 
 
 def _symbolic(value: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ..errors import PluginError
 from ..ir.dtype import DType
-from ..ir.graph import Node
+from ..ir.graph import Node, Value
 from ..ir.op import Op
 from ..ir.types import TensorType
 
@@ -22,9 +22,13 @@ Condition = Callable[[Node], bool | str]
 class Kernel:
     """One way to run one op.
 
-    `function` has the op's operands and attributes under the same names, in the same order; it may leave out optional
-    ones and is then eligible only where they have their default. Instead of a function it may be an object with
-    `plan(node, bounds)`, which returns the function for one node. `host` names operands it wants as numpy arrays.
+    `function` has the op's operands under the same names in the same order, and its attributes under the same names; it
+    may leave out optional ones and is then eligible only where they have their default. Instead of a function it may be
+    an object with `plan(node, bounds)`, which returns the function for one node. `host` names operands it wants as
+    numpy arrays; it is eligible where they are inputs of the graph.
+
+    Tensors come as buffers of the device, also constants; only where an elementwise op combines a scalar constant with a
+    tensor, the constant comes as a Python number.
     """
 
     op: str
@@ -65,20 +69,28 @@ class KernelRegistry:
         """Register a function as a kernel of `op`.
 
         Args:
-            dtypes: the dtypes that all float tensor operands may have; None means any.
+            dtypes: the dtypes that all float tensor operands may have, or float results where no operand is one;
+                None means any.
             when: further conditions on the node.
             name: how receipts and overrides call it; the function's name by default.
             priority: among several acceptable kernels the highest wins.
             host: operands wanted as numpy arrays on the host.
 
         Raises:
-            PluginError: the function does not mirror the op.
+            PluginError: the function does not mirror the op, or the op has a kernel of that name here.
         """
 
         def decorate(function: F) -> F:
             parameters = _mirrored(op, function)
             allowed = None if dtypes is None else frozenset(dtypes)
             label = name or str(getattr(function, "__name__", op.name))
+            unknown = [o for o in host if o not in parameters or o not in (x.name for x in op.operands)]
+            if unknown:
+                raise PluginError(
+                    f"kernel {label!r} of op {op.name!r} has no operand {unknown[0]!r} to want on the host"
+                )
+            if any(k.name == label for k in self._kernels.get(op.name, [])):
+                raise PluginError(f"op {op.name!r} has two kernels called {label!r}; give one of them another name")
             kernel = Kernel(op.name, label, function, allowed, when, priority, frozenset(host), parameters)
             self._kernels.setdefault(op.name, []).append(kernel)
             return function
@@ -97,7 +109,7 @@ class KernelRegistry:
 
     def select(self, node: Node, only: str | None = None) -> tuple[Kernel | None, list[Refusal]]:
         """The best kernel that takes a node, and why better ones were refused. `only` admits one name."""
-        refusals = []
+        refusals: list[Refusal] = []
         for kernel in self.candidates(node.op.name):
             reason = _refusal(kernel, node) if only in (None, kernel.name) else f"the override asks for @{only}"
             if reason is None:
@@ -106,32 +118,47 @@ class KernelRegistry:
         return None, refusals
 
 
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_PLACES = {False: _POSITIONAL, True: (inspect.Parameter.VAR_POSITIONAL,)}
+
+
 def _mirrored(op: Op[..., Any], function: Any) -> frozenset[str]:
     """The parameter names of a kernel, after checking that they mirror the op's."""
     expected = [o.name for o in op.operands] + [a.name for a in op.attributes]
     if hasattr(function, "plan"):
         return frozenset(expected)
     declared = inspect.signature(function).parameters
+    name = str(getattr(function, "__name__", function))
     optional = {o.name for o in op.operands if o.optional} | {a.name for a in op.attributes if not a.required}
     unknown = [name for name in declared if name not in expected]
     missing = [name for name in expected if name not in declared and name not in optional]
     if unknown or missing:
         what = f"has no operand or attribute {unknown[0]!r}" if unknown else f"needs {missing[0]!r}"
-        raise PluginError(
-            f"kernel {getattr(function, '__name__', function)!r} does not mirror op {op.name!r}, which {what}"
-        )
+        raise PluginError(f"kernel {name!r} does not mirror op {op.name!r}, which {what}")
+    order = [o.name for o in op.operands if o.name in declared]
+    if order != [n for n in declared if n in order]:
+        raise PluginError(f"kernel {name!r} takes operands in another order than op {op.name!r}: {', '.join(order)}")
+    for operand in op.operands:
+        parameter = declared.get(operand.name)
+        if parameter is not None and parameter.kind not in _PLACES[operand.variadic]:
+            kind = "variadic" if operand.variadic else "positional"
+            raise PluginError(f"kernel {name!r}: operand {operand.name!r} of op {op.name!r} is {kind}")
+    for attribute in op.attributes:
+        if attribute.name in declared and declared[attribute.name].kind not in _KEYWORD:
+            raise PluginError(f"kernel {name!r}: attribute {attribute.name!r} of op {op.name!r} is passed by name")
     return frozenset(declared)
 
 
 def _refusal(kernel: Kernel, node: Node) -> str | None:
-    if kernel.dtypes is not None:
-        for value in node.operands:
-            kind = value.type.dtype if value is not None and isinstance(value.type, TensorType) else None
-            if kind is not None and kind.is_float and kind not in kernel.dtypes:
-                return f"takes {', '.join(sorted(d.name for d in kernel.dtypes))}, not {kind}"
+    for kind in (_floats(node.operands) or _floats(node.results)) if kernel.dtypes is not None else ():
+        if kernel.dtypes is not None and kind not in kernel.dtypes:
+            return f"takes {', '.join(sorted(d.name for d in kernel.dtypes))}, not {kind}"
     for declared, value in zip(node.op.operands, node.operands, strict=False):
         if value is not None and declared.name not in kernel.parameters:
             return f"does not know operand {declared.name!r}"
+        if value is not None and declared.name in kernel.host and value.kind != "input":
+            return f"wants {declared.name!r} on the host, but it is a {value.kind} of the graph, not an input"
     for attribute in node.op.attributes:
         if attribute.name not in kernel.parameters and node.attributes[attribute.name] != attribute.default:
             return f"does not know attribute {attribute.name!r}"
@@ -139,3 +166,8 @@ def _refusal(kernel: Kernel, node: Node) -> str | None:
     if verdict is True:
         return None
     return verdict if isinstance(verdict, str) else "its condition does not hold"
+
+
+def _floats(values: Sequence[Value | None]) -> list[DType]:
+    types = [value.type for value in values if value is not None]
+    return [kind.dtype for kind in types if isinstance(kind, TensorType) and kind.dtype.is_float]

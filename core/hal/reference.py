@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import OutOfMemory
-from ..ir.dtype import DTYPES, DType, cast_to, dtype
+from ..errors import DeviceError, OutOfMemory
+from ..ir.dtype import DTYPES, DType, cast_to, dtype, float64
 from ..ir.evaluate import widen
 from ..ir.graph import Node
 from ..ir.op import Op
 from ..ir.types import StateType, TensorType
 from ..ops import OPSET, KVPages
+from ..schemes import scheme
 from .device import Buffer, Capabilities, Device, MemoryStats, StateSpace
 from .kernel import KernelRegistry
 from .weight import WeightSource
@@ -34,18 +35,12 @@ class ReferenceKernel:
 
         def run(*operands: Any, **attributes: Any) -> Any:
             with np.errstate(all="ignore"):
-                raw = reference(*[_open(x) for x in operands], **attributes)
+                raw = reference(*map(widen, operands), **attributes)
                 made = raw if isinstance(raw, tuple) and not hasattr(raw, "_fields") else (raw,)
                 kept = [_close(x, kind) for x, kind in zip(made, kinds, strict=True)]
             return kept[0] if len(kept) == 1 else tuple(kept)
 
         return run
-
-
-def _open(x: Any) -> Any:
-    if isinstance(x, KVPages):
-        return KVPages(*(widen(pages) for pages in x))
-    return widen(x)
 
 
 def _close(x: Any, kind: Any) -> Any:
@@ -75,11 +70,12 @@ def paged_attention_planner(op: Op[..., Any]) -> Any:
             def narrow(
                 q: Any, cache: KVPages, query_start: Any, seq_lens: Any, table: Any, *rest: Any, **attrs: Any
             ) -> Any:
-                used = np.unique(table[table >= 0]) if table.size else np.zeros(0, int)
-                index = np.full(cache.k.shape[0], 0)
+                there = (table >= 0) & (table < cache.k.shape[0])
+                used = np.unique(table[there]) if there.any() else np.zeros(1, int)
+                index = np.zeros(cache.k.shape[0], int)
                 index[used] = np.arange(used.size)
-                pages = KVPages(cache.k[used], cache.v[used]) if used.size else KVPages(cache.k[:1], cache.v[:1])
-                return run(q, pages, query_start, seq_lens, index[np.maximum(table, 0)], *rest, **attrs)
+                pages = KVPages(cache.k[used], cache.v[used])
+                return run(q, pages, query_start, seq_lens, index[np.where(there, table, used[0])], *rest, **attrs)
 
             return narrow
 
@@ -118,12 +114,15 @@ class ReferenceDevice(Device):
         return np.asarray(buffer)
 
     def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
-        return source.unpack(np.float32)
+        wide = any(scheme(part.scheme).dense is float64 for part in source.parts)
+        return source.unpack(np.float64 if wide else np.float32)
 
-    def layout_of(self, buffer: Buffer) -> str:
-        return "expanded to float32"
+    def layout_of(self, buffer: Buffer) -> tuple[str, int]:
+        return f"expanded to {buffer.dtype.name}", int(buffer.nbytes)
 
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
+        if type.kind != "paged_kv" or type["scheme"] not in DTYPES:
+            raise DeviceError(f"{self.spec}: no room for {type} here; only dense paged_kv states are known")
         kind = dtype(type["scheme"])
         lead = (space.blocks, space.block_size, type["heads"])
         try:

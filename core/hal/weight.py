@@ -43,7 +43,13 @@ class WeightSource:
         return sum(part.rows * scheme(part.scheme).row_bytes(self.shape[-1]) for part in self.parts)
 
     def rows(self, start: int, stop: int) -> WeightSource:
-        """Rows start to stop; nothing is read."""
+        """Rows start to stop; nothing is read.
+
+        Raises:
+            ModelError: there are no such rows.
+        """
+        if not 0 <= start <= stop <= self.shape[0]:
+            raise ModelError(f"weight {self.name!r} has {self.shape[0]} rows, not {start}:{stop}")
         kept, offset = [], 0
         for part in self.parts:
             low, high = max(start - offset, 0), min(stop - offset, part.rows)
@@ -56,8 +62,10 @@ class WeightSource:
         """Columns start to stop, which must lie on the block borders of every scheme.
 
         Raises:
-            ModelError: a border cuts a block in two.
+            ModelError: a border cuts a block in two, or there are no such columns.
         """
+        if not 0 <= start <= stop <= self.shape[-1]:
+            raise ModelError(f"weight {self.name!r} has {self.shape[-1]} columns, not {start}:{stop}")
         parts = []
         for part in self.parts:
             block = scheme(part.scheme).block

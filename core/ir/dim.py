@@ -27,7 +27,7 @@ from ..errors import GraphError
 class Symbol:
     """A named size of at least 0. `maximum` bounds it; an unbacked one is known only after the op that makes it ran.
 
-    Symbols are equal by name; that one name is declared in one way is demanded of a graph as a whole.
+    Symbols are equal by name; a graph as a whole has to declare a name in one way.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Call:
 
 Atom = Symbol | Call
 Monomial = tuple[Atom, ...]
+_Range = tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,13 +154,20 @@ def _sum(terms: Sequence[tuple[Monomial, int]]) -> Dim:
     return Expr(tuple(kept))
 
 
+def _residue(monomial: Monomial, factor: int, divisor: int) -> int:
+    """What of a coefficient stays under a division: 0 to divisor - 1 of a constant, else the one closest to 0."""
+    size = abs(divisor)
+    rest = factor % size
+    return rest - size if monomial and 2 * rest > size else rest
+
+
 def floordiv(a: Dim, b: Dim) -> Dim:
     """a // b; multiples of a constant divisor move out of the division."""
     if isinstance(b, int):
         if b == 0:
             raise GraphError(f"size {a} is divided by zero")
-        whole = [(m, c // b) for m, c in _terms(a)]
-        rest = _sum([(m, c % b) for m, c in _terms(a)])
+        whole = [(m, (c - _residue(m, c, b)) // b) for m, c in _terms(a)]
+        rest = _sum([(m, _residue(m, c, b)) for m, c in _terms(a)])
         quotient: Dim = rest // b if isinstance(rest, int) else Expr((((Call("floordiv", (rest, b)),), 1),))
         return _sum([*whole, *_terms(quotient)])
     return 1 if a == b else Expr((((Call("floordiv", (a, b)),), 1),))
@@ -170,7 +178,7 @@ def mod(a: Dim, b: Dim) -> Dim:
     if isinstance(b, int):
         if b == 0:
             raise GraphError(f"size {a} is taken modulo zero")
-        rest = _sum([(m, c % b) for m, c in _terms(a)])
+        rest = _sum([(m, _residue(m, c, b)) for m, c in _terms(a)])
         return rest % b if isinstance(rest, int) else Expr((((Call("mod", (rest, b)),), 1),))
     return 0 if a == b else Expr((((Call("mod", (a, b)),), 1),))
 
@@ -192,9 +200,7 @@ def _extreme(function: str, dims: Sequence[Dim]) -> Dim:
                 kept = [*(other for other in kept if not wins(candidate, other)), candidate]
     if not kept:
         raise GraphError(f"{function} needs at least one size")
-    if len(kept) == 1:
-        return kept[0]
-    return Expr((((Call(function, tuple(sorted(kept, key=str))),), 1),))
+    return kept[0] if len(kept) == 1 else Expr((((Call(function, tuple(sorted(kept, key=str))),), 1),))
 
 
 def minimum(*dims: Dim) -> Dim:
@@ -232,29 +238,25 @@ def evaluate(dim: Dim, bindings: Mapping[str, int]) -> int:
     return total
 
 
-def interval(dim: Dim, bounds: Mapping[str, int]) -> tuple[float, float]:
+def interval(dim: Dim, bounds: Mapping[str, int]) -> _Range:
     """A lower and an upper bound of a size, given upper bounds of symbols; integers where they are finite."""
     if isinstance(dim, int):
         return dim, dim
-    low: float = 0
-    high: float = 0
+    ends: list[_Range] = []
     for monomial, factor in dim.terms:
-        ends: tuple[float, float] = (1, 1)
+        a: _Range = (factor, factor)
         for atom in monomial:
-            ends = _corners(lambda p, q: p * q if p and q else 0, ends, _atom_interval(atom, bounds))
-        a, b = ends if factor > 0 else ends[::-1]
-        low, high = low + factor * a, high + factor * b
-    return low, high
+            a = _corners(lambda p, q: p * q if p and q else 0, a, _atom_interval(atom, bounds))
+        ends.append(a)
+    return sum(low for low, _ in ends), sum(high for _, high in ends)
 
 
-def _corners(
-    f: Callable[[float, float], float], a: tuple[float, float], b: tuple[float, float]
-) -> tuple[float, float]:
+def _corners(f: Callable[[float, float], float], a: _Range, b: _Range) -> _Range:
     values = [f(p, q) for p in a for q in b]
     return min(values), max(values)
 
 
-def _atom_interval(atom: Atom, bounds: Mapping[str, int]) -> tuple[float, float]:
+def _atom_interval(atom: Atom, bounds: Mapping[str, int]) -> _Range:
     if isinstance(atom, Symbol):
         known = [m for m in (bounds.get(atom.name), atom.maximum) if m is not None]
         return 0, min(known) if known else math.inf

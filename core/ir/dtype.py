@@ -142,7 +142,8 @@ def round_to(x: NDArray[Any] | float, target: DType, flush: bool = False) -> NDA
 
 def cast_to(x: NDArray[Any], target: DType) -> NDArray[Any]:
     """Convert an array to `target` with a single rounding (see `round_to`), in the numpy type of `target`."""
-    if target.is_float and x.dtype == np.float64 and target.name not in ("float64", "float32", "float16"):
+    twice = x.dtype.kind in "fiu" and x.dtype.itemsize >= 4 and x.dtype != np.float32
+    if twice and target.is_float and target.name not in ("float64", "float32", "float16"):
         with np.errstate(over="ignore"):
             return round_to(x, target).astype(target.numpy)
     with np.errstate(over="ignore", invalid="ignore"):

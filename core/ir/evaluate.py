@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..errors import GraphError
-from .dim import Dim, Expr, Symbol
+from .dim import Check, Dim, Expr, Symbol, symbols
 from .dim import evaluate as evaluate_dim
+from .dtype import DTYPES
 from .graph import Graph, Node, Value
 from .types import TensorType
 
 Visitor = Callable[[Node, tuple[Any, ...]], tuple[Any, ...]]
 
 
-def bind_sizes(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:
-    """The size of each symbol from the shapes of the inputs.
+def bind_sizes(
+    graph: Graph,
+    inputs: Mapping[str, Any],
+    known: Mapping[str, int] | None = None,
+    shape: Callable[[Any], tuple[int, ...]] = np.shape,
+) -> dict[str, int]:
+    """The size of each symbol from the shapes of the inputs; `known` are sizes that the caller knows already.
 
     Raises:
-        GraphError: an input is missing, has another rank, or two inputs disagree on a size.
+        GraphError: an input is missing, has another rank, two inputs disagree on a size, or one exceeds its maximum.
     """
-    sizes: dict[str, int] = {}
+    sizes: dict[str, int] = dict(known or {})
     deferred: list[tuple[Dim, int, str]] = []
     for value in graph.inputs:
         if value.name not in inputs:
             raise GraphError(f"graph {graph.name!r}: input {value.name!r} is missing")
-        actual = np.shape(inputs[value.name])
+        actual = shape(inputs[value.name])
         if len(actual) != len(value.shape):
             raise GraphError(f"input {value.name!r} has shape {list(actual)}, the graph wants {value.type}")
         for dim, size in zip(value.shape, actual, strict=True):
@@ -46,9 +52,16 @@ def bind_sizes(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:
     return sizes
 
 
-def check_sizes(graph: Graph, sizes: Mapping[str, int]) -> None:
+def split_checks(graph: Graph) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
+    """The checks that can be made before a run, and those on sizes that only the run will tell."""
+    late = [any(s.unbacked for dim in (check.left, check.right) for s in symbols(dim)) for check in graph.checks]
+    early = tuple(check for check, waits in zip(graph.checks, late, strict=True) if not waits)
+    return early, tuple(check for check, waits in zip(graph.checks, late, strict=True) if waits)
+
+
+def check_sizes(checks: Iterable[Check], sizes: Mapping[str, int]) -> None:
     """Test the equalities of sizes that were left to run time."""
-    for check in graph.checks:
+    for check in checks:
         left, right = evaluate_dim(check.left, sizes), evaluate_dim(check.right, sizes)
         if left != right:
             raise GraphError(f"{check.reason}: {check.left} is {left}, {check.right} is {right}")
@@ -79,6 +92,8 @@ def evaluate(
         GraphError: a value is missing or a size does not fit.
     """
     sizes = bind_sizes(graph, inputs)
+    early, late = split_checks(graph)
+    check_sizes(early, sizes)
     live: dict[int, Any] = {}
     for values, given, what in (
         (graph.inputs, inputs, "input"),
@@ -94,14 +109,15 @@ def evaluate(
     for node in graph.nodes:
         operands = tuple(None if v is None else live[id(v)] for v in node.operands)
         attributes = {k: resolve(v, sizes) for k, v in node.attributes.items()}
-        raw = node.op.reference(*operands, **attributes)
+        with np.errstate(all="ignore"):
+            raw = node.op.reference(*operands, **attributes)
         produced = raw if isinstance(raw, tuple) and not hasattr(raw, "_fields") else (raw,)
         if visit is not None:
             produced = visit(node, produced)
         for value, result in zip(node.results, produced, strict=True):
             bind_unbacked(value, np.shape(result) if isinstance(value.type, TensorType) else (), sizes)
             live[id(value)] = result
-    check_sizes(graph, sizes)
+    check_sizes(late, sizes)
     return (
         {name: live[id(value)] for name, value in graph.outputs.items()},
         {state.name: live[id(final)] for state, final in graph.states},
@@ -109,25 +125,21 @@ def evaluate(
 
 
 def bind_unbacked(value: Value, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
-    """Learn the sizes that only the op that made `value` knew."""
+    """Learn the sizes that only the op that made `value` knew; GraphError if they contradict what is known."""
     if not isinstance(value.type, TensorType):
         return
     for dim, size in zip(value.shape, shape, strict=True):
-        if (
-            isinstance(dim, Expr)
-            and dim.is_atom
-            and isinstance(symbol := dim.terms[0][0][0], Symbol)
-            and symbol.unbacked
-        ):
-            sizes.setdefault(symbol.name, size)
+        for symbol in symbols(dim) if isinstance(dim, Expr) and dim.is_atom else ():
+            if symbol.unbacked and symbol.maximum is not None and size > symbol.maximum:
+                raise GraphError(f"%{value.name}: {symbol.name} is {size}, its maximum is {symbol.maximum}")
+            if symbol.unbacked and sizes.setdefault(symbol.name, size) != size:
+                raise GraphError(f"%{value.name}: {symbol.name} is {size} here and {sizes[symbol.name]} elsewhere")
 
 
 def widen(data: Any) -> Any:
-    """Float arrays as float64, everything else as it is; a float scalar stays a Python number."""
-    if isinstance(data, np.ndarray) and (
-        data.dtype.kind == "f" or data.dtype.kind == "V" or str(data.dtype).startswith("bfloat")
-    ):
-        return data.astype(np.float64)
-    if isinstance(data, np.ndarray) and data.dtype.name.startswith("float"):
+    """Float arrays, those of a state too, as float64; everything else as it is. A scalar stays a Python number."""
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*map(widen, data))
+    if isinstance(data, np.ndarray) and data.dtype.name in DTYPES and DTYPES[data.dtype.name].is_float:
         return data.astype(np.float64)
     return data

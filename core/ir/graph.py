@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -11,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import GraphError
-from .dim import Check, Dim, Symbol, collect_checks, symbols
-from .dtype import DType, from_numpy
+from .dim import Check, Dim, Expr, Symbol, collect_checks, symbols
+from .dtype import DType, cast_to, from_numpy
 from .op import Op
 from .types import StateType, TensorType, Type, WeightType
 
@@ -21,7 +22,8 @@ from .types import StateType, TensorType, Type, WeightType
 class Value:
     """One value of a graph. `kind` is input, parameter, state, constant or result (of a node).
 
-    `data` holds a constant: a Python number for a scalar, which a kernel may keep in its own compute format, or an array.
+    `data` holds a constant: a Python number for a scalar, which a kernel may keep in its own compute format, or an
+    array.
     """
 
     name: str
@@ -67,8 +69,8 @@ class Node:
 class Graph:
     """A program: roots (inputs, parameters, states, constants), nodes in order, named outputs.
 
-    `states` pairs each state with the value that holds it after the last write; `checks` are the equalities of sizes that
-    have to be tested when the graph runs.
+    `states` pairs each state with the value that holds it after the last write; `checks` are the equalities of sizes
+    that have to be tested when the graph runs.
     """
 
     name: str
@@ -86,14 +88,25 @@ class Graph:
         return print_graph(self)
 
     def symbols(self) -> dict[str, Symbol]:
-        """All symbols by name; GraphError if one name is declared with two maxima."""
+        """All symbols by name; GraphError if one name is declared in two ways."""
         found: dict[str, Symbol] = {}
-        for value in self.values():
-            for dim in value.type.shape if isinstance(value.type, TensorType) else ():
-                for symbol in symbols(dim):
-                    if found.setdefault(symbol.name, symbol) != symbol:
-                        raise GraphError(f"graph {self.name!r}: size {symbol.name!r} is declared in two ways")
+        for dim in self._dims():
+            for symbol in symbols(dim):
+                known = found.setdefault(symbol.name, symbol)
+                if (known.maximum, known.unbacked) != (symbol.maximum, symbol.unbacked):
+                    raise GraphError(f"graph {self.name!r}: size {symbol.name!r} is declared in two ways")
         return found
+
+    def _dims(self) -> Iterator[Dim]:
+        for value in self.values():
+            yield from value.type.shape if isinstance(value.type, TensorType) else ()
+        for node in self.nodes:
+            for attribute in node.attributes.values():
+                for dim in attribute if isinstance(attribute, tuple) else (attribute,):
+                    if isinstance(dim, Expr):
+                        yield dim
+        for check in self.checks:
+            yield from (check.left, check.right)
 
     def values(self) -> Iterator[Value]:
         """Every value in order of definition."""
@@ -105,14 +118,25 @@ class Graph:
             yield from node.results
 
 
+_NAME = re.compile(r"[^\s%,=(){}]+")
+
+
+def _checked(name: str, what: str) -> str:
+    """A name that the text form can hold."""
+    if not _NAME.fullmatch(name):
+        raise GraphError(f"{what} name {name!r} must not be empty or contain spaces or any of % , = ( ) {{ }}")
+    return name
+
+
 class Builder:
     """Collects the values and nodes of one graph."""
 
     def __init__(self, name: str = "graph") -> None:
-        self.name = name
+        self.name = _checked(name, "graph")
         self._roots: dict[str, list[Value]] = {"input": [], "parameter": [], "state": [], "constant": []}
         self._nodes: list[Node] = []
         self._names: set[str] = set()
+        self._scalars: dict[tuple[str, DType], Value] = {}
         self._latest: dict[int, Value] = {}
         self._state_root: dict[int, int] = {}
         self._checks: dict[Check, None] = {}
@@ -120,7 +144,7 @@ class Builder:
 
     def _unique(self, name: str | None) -> str:
         if name is not None:
-            if name in self._names:
+            if _checked(name, "value") in self._names:
                 raise GraphError(f"graph {self.name!r} has two values called {name!r}")
         else:
             name = str(self._counter)
@@ -151,20 +175,27 @@ class Builder:
         return value
 
     def constant(self, data: float | int | NDArray[Any], dtype: DType | None = None, name: str | None = None) -> Value:
-        """A number or an array known now; `dtype` defaults to that of the array."""
+        """A number or an array known now, which is copied; `dtype` defaults to that of the array."""
         if isinstance(data, int | float):
             if dtype is None:
                 raise GraphError("a scalar constant needs a dtype")
             if dtype.is_float:
                 data = float(data)
-            elif data != int(data):
+            elif not float(data).is_integer():
                 raise GraphError(f"constant {data} is not an integer, but its dtype is {dtype}")
             else:
                 data = int(data)
-            return self._root("constant", name or self._unique_constant(), TensorType(dtype, ()), data)
-        array = np.ascontiguousarray(data)
+            made = self._root("constant", name or self._unique_constant(), TensorType(dtype, ()), data)
+            self._scalars.setdefault((repr(data), dtype), made)
+            return made
+        array = np.asarray(data)
+        dtype = dtype or from_numpy(array.dtype)
+        if array.dtype != dtype.numpy:
+            array = cast_to(array, dtype)
+        if array is data and (array.flags.writeable or not array.flags.c_contiguous):
+            array = np.array(data, order="C")
         array.flags.writeable = False
-        kind = TensorType(dtype or from_numpy(array.dtype), tuple(array.shape))
+        kind = TensorType(dtype, tuple(array.shape))
         return self._root("constant", name or self._unique_constant(), kind, array)
 
     def _unique_constant(self) -> str:
@@ -185,6 +216,8 @@ class Builder:
         self, op: Op[..., Any], operands: Sequence[Any], attributes: Mapping[str, Any], names: Sequence[str] | None
     ) -> tuple[Value, ...]:
         """Add a node whose results have the given names, or fresh ones for None."""
+        if not (op.operands and op.operands[-1].variadic):
+            operands = [*operands, *(None for o in op.operands[len(operands) :] if o.optional)]
         values = self._values(op, operands)
         attrs = op.normalise(attributes)
         types = tuple(None if v is None else v.type for v in values)
@@ -207,8 +240,10 @@ class Builder:
         kind = next((k for k in kinds if k.kind != "bool"), kinds[0] if kinds else None)
         values: list[Value | None] = []
         for operand in operands:
+            if isinstance(operand, np.generic):
+                operand = operand.item()
             if isinstance(operand, int | float) and not isinstance(operand, bool):
-                operand = self.constant(operand, kind)
+                operand = self._scalar(operand, kind)
             if operand is not None and not isinstance(operand, Value):
                 raise GraphError(f"{op.name}: operand {operand!r} is not a value of a graph")
             if operand is not None and operand.builder is not self:
@@ -216,8 +251,15 @@ class Builder:
             values.append(operand)
         return tuple(values)
 
+    def _scalar(self, number: float | int, dtype: DType | None) -> Value:
+        """The constant of a number; the same one as before where there is one."""
+        if dtype is None:
+            raise GraphError("a number among the operands needs a tensor beside it to take its dtype from")
+        written = repr(float(number) if dtype.is_float else number)
+        return self._scalars.get((written, dtype)) or self.constant(number, dtype)
+
     def _thread_states(self, op: Op[..., Any], values: Sequence[Value | None], results: Sequence[Value]) -> None:
-        """A result that is a state is the new version of the state operand in the same order."""
+        """State results are the new versions of the state operands, in the same order; an op writes all or none."""
         consumed = [v for v in values if v is not None and isinstance(v.type, StateType)]
         for value in consumed:
             if self._latest[self._state_root[id(value)]] is not value:
@@ -225,6 +267,10 @@ class Builder:
                     f"{op.name}: state %{value.name} was already written; use the state that write returned"
                 )
         written = [r for r in results if isinstance(r.type, StateType)]
+        if written and [v.type for v in written] != [v.type for v in consumed]:
+            raise GraphError(
+                f"{op.name}: returns {len(written)} states for {len(consumed)}; it must return all it takes"
+            )
         for before, after in zip(consumed, written, strict=False):
             root = self._state_root[id(before)]
             self._state_root[id(after)] = root
@@ -232,7 +278,11 @@ class Builder:
 
     def build(self, *outputs: Value, **named: Value) -> Graph:
         """Finish: positional outputs are called out0, out1, …"""
-        all_outputs = {**{f"out{i}": value for i, value in enumerate(outputs)}, **named}
+        all_outputs = {f"out{i}": value for i, value in enumerate(outputs)}
+        for name, value in named.items():
+            if name in all_outputs:
+                raise GraphError(f"graph {self.name!r} has two outputs called {name!r}")
+            all_outputs[_checked(name, "output")] = value
         states = tuple((state, self._latest[id(state)]) for state in self._roots["state"])
         return Graph(
             self.name,

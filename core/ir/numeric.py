@@ -42,7 +42,7 @@ def rsqrt(x: Any) -> Any:
     y = _word("rsqrt", x)
     if y is not NotImplemented:
         return y
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         return 1 / np.sqrt(x)
 
 
@@ -59,6 +59,6 @@ def store(x: Any, dtype: DType | None, known: bool = True) -> Any:
 
 
 def shift(m: Any) -> Any:
-    """A shift that cancels exactly, such as the maximum in softmax: any nearby value will do, so its error is dropped."""
+    """A shift that cancels exactly, such as the maximum in softmax: any nearby value will do, its error is dropped."""
     y = _word("shift", m)
     return m if y is NotImplemented else y

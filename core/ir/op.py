@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+import numpy as np
+
 from ..errors import GraphError, nearest
 from .dim import Expr
 from .dtype import DType, dtype
@@ -126,7 +128,11 @@ class Op(Generic[P, R]):
             result = self._infer(*operands, **attributes)
         except GraphError as error:
             raise GraphError(f"{self.name}: {error}") from None
-        return result if isinstance(result, tuple) else (result,)
+        types: tuple[Type, ...] = result if isinstance(result, tuple) else (result,)
+        for kind in types:
+            if isinstance(kind, TensorType) and any(isinstance(d, int) and d < 0 for d in kind.shape):
+                raise GraphError(f"{self.name}: the result would be {kind}, with a negative size")
+        return types
 
     def normalise(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """All attributes in declared order, defaults filled in; GraphError for unknown, missing or unfit ones."""
@@ -199,7 +205,10 @@ def _schema(function: Callable[..., Any]) -> tuple[tuple[Operand, ...], tuple[At
             continue
         kind = annotation.split(" |")[0]
         if kind not in _KINDS:
-            raise GraphError(f"op {function.__name__!r}: operand {parameter.name!r} is annotated {annotation!r}")
+            raise GraphError(
+                f"op {function.__name__!r}: operand {parameter.name!r} is annotated {annotation!r}; write Tensor, "
+                "Weight or State in a module with 'from __future__ import annotations'"
+            )
         variadic = parameter.kind is inspect.Parameter.VAR_POSITIONAL
         operands.append(Operand(parameter.name, kind, parameter.default is None, variadic))
     return tuple(operands), tuple(attributes)
@@ -207,13 +216,27 @@ def _schema(function: Callable[..., Any]) -> tuple[tuple[Operand, ...], tuple[At
 
 def _attribute(op_name: str, attribute: Attribute, value: Any) -> Any:
     """Bring an attribute to its canonical immutable form and check it against the annotation."""
-    if isinstance(value, list):
-        value = tuple(value)
+    value = _plain(value)
     kinds = attribute.annotation.split(" | ")
     if "DType" in kinds and isinstance(value, str):
         return dtype(value)
-    if "float" in kinds and isinstance(value, int) and not isinstance(value, bool):
+    if "float" in kinds and "int" not in kinds and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if any(_fits(value, kind) for kind in kinds):
+        return value
+    raise GraphError(f"{op_name}: attribute {attribute.name!r} must be {attribute.annotation}, not {value!r}")
+
+
+def _plain(value: Any) -> Any:
+    """Lists as tuples and numbers of numpy as those of Python, which print and parse exactly."""
+    if isinstance(value, list | tuple):
+        return tuple(_plain(v) for v in value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _fits(value: Any, kind: str) -> bool:
+    if kind.startswith("tuple["):
+        return isinstance(value, tuple) and all(_fits(v, kind[6:].split(",")[0]) for v in value)
     matches = {
         "int": isinstance(value, int) and not isinstance(value, bool),
         "float": isinstance(value, float),
@@ -223,10 +246,7 @@ def _attribute(op_name: str, attribute: Attribute, value: Any) -> Any:
         "None": value is None,
         "Dim": isinstance(value, int | Expr) and not isinstance(value, bool),
     }
-    for kind in kinds:
-        if matches.get(kind) or (kind.startswith("tuple") and isinstance(value, tuple)):
-            return value
-    raise GraphError(f"{op_name}: attribute {attribute.name!r} must be {attribute.annotation}, not {value!r}")
+    return matches.get(kind, False)
 
 
 def results(value: Any) -> tuple[Value, ...]:

@@ -56,7 +56,7 @@ def _print_symbol(symbol: Symbol) -> str:
 def _print_data(data: Any) -> str:
     if isinstance(data, int | float):
         return repr(data)
-    if data.size <= _INLINE and data.dtype.kind in "fiub":
+    if data.size <= _INLINE and data.dtype.kind in "fiub" and bool(np.isfinite(data).all()):
         return f"dense {data.tolist()!r}"
     return "base64 " + base64.b64encode(data.tobytes()).decode()
 
@@ -75,16 +75,21 @@ def parse_graph(text: str, ops: Mapping[str, Op[..., Any]]) -> Graph:
     Raises:
         GraphError: the text is not a graph; the message names the line.
     """
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    header = re.fullmatch(r"graph (\S+)\((.*)\) \{", lines[0]) if lines else None
-    if header is None or lines[-1] != "}":
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines or lines[-1][1] != "}":
         raise GraphError("a graph starts with 'graph name(sizes) {' and ends with '}'")
-    parser = _Parser(Builder(header[1]), ops, _parse_symbols(header[2]))
-    for number, line in enumerate(lines[1:-1], 2):
+    parser: _Parser | None = None
+    for number, line in lines[:-1]:
         try:
-            parser.line(line)
-        except (GraphError, ValueError, KeyError, SyntaxError) as error:
+            if parser is None:
+                header = _match(r"graph (\S+?)\((.*)\) \{", line)
+                parser = _Parser(Builder(header[1]), ops, _parse_symbols(header[2]))
+            else:
+                parser.line(line)
+        except (GraphError, ValueError, TypeError, LookupError, ArithmeticError, SyntaxError) as error:
             raise GraphError(f"line {number}: {error}: {line}") from error
+    if parser is None:
+        raise GraphError("a graph starts with 'graph name(sizes) {' and ends with '}'")
     return parser.finish()
 
 
@@ -114,10 +119,10 @@ class _Parser:
             match = _match(r"constant %(\S+) : (\S+?\[.*?\]) = (.*)", line)
             self.values[match[1]] = self.constant(match[1], self.type(match[2]), match[3])
         elif word == "check":
-            match = _match(r"check (.*) == (.*?) : (.*)", line)
+            match = _match(r"check (.*?) == (.*?) : (.*)", line)
             self.checks.append(Check(self.dim(match[1]), self.dim(match[2]), ast.literal_eval(match[3])))
         elif word == "return":
-            pairs = (part.split("=%") for part in line[7:].split(", "))
+            pairs = (part.split("=%") for part in split_top(line[7:]))
             self.outputs = {name: self.value(value) for name, value in pairs}
         else:
             self.node(line)
@@ -143,10 +148,11 @@ class _Parser:
         if not isinstance(kind, TensorType):
             raise GraphError(f"constant %{name} must be a tensor")
         form, _, body = text.partition(" ")
+        shape = [int(str(d)) for d in kind.shape]
         if form == "dense":
-            array = np.array(ast.literal_eval(body), kind.dtype.numpy)
+            array = np.array(ast.literal_eval(body), kind.dtype.numpy).reshape(shape)
         elif form == "base64":
-            array = np.frombuffer(base64.b64decode(body), kind.dtype.numpy).reshape([int(str(d)) for d in kind.shape])
+            array = np.frombuffer(base64.b64decode(body), kind.dtype.numpy).reshape(shape)
         else:
             return self.builder.constant(float(text) if kind.dtype.is_float else int(text), kind.dtype, name)
         return self.builder.constant(array, kind.dtype, name)
@@ -189,7 +195,7 @@ class _Parser:
 def _state_field(text: str) -> Any:
     if re.fullmatch(r"\d+", text):
         return int(text)
-    return tuple(map(int, text.split("x"))) if re.fullmatch(r"\d+(x\d+)+", text) else text
+    return tuple(map(int, filter(None, text[1:-1].split(",")))) if text.startswith("[") else text
 
 
 def _match(pattern: str, text: str) -> re.Match[str]:

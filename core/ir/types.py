@@ -82,11 +82,14 @@ class StateType:
 
 
 def _spell(value: Any) -> str:
-    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return f"[{','.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
 
 
 def paged_kv(heads: int, k_dim: int, v_dim: int, scheme: str) -> StateType:
-    """Keys and values per token in blocks: k [blocks, block_size, heads, k_dim], v [blocks, block_size, heads, v_dim]."""
+    """Keys and values per token in blocks.
+
+    k is [blocks, block_size, heads, k_dim], v [blocks, block_size, heads, v_dim].
+    """
     return StateType("paged_kv", (("heads", heads), ("k_dim", k_dim), ("v_dim", v_dim), ("scheme", scheme)))
 
 

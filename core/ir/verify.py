@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..errors import GraphError
-from .dim import collect_checks
+from .dim import Check, collect_checks
 from .graph import Graph, Node, Value
-from .types import StateType
+from .types import StateType, TensorType
 
 
 def verify(graph: Graph) -> Graph:
     """Return `graph` if it is well formed.
 
-    Checks single assignment, unique names, definition before use, operand kinds, result types by the ops' own rules,
-    linear use of states and consistent symbols.
+    Checks single assignment, unique names, definition before use, operand kinds, attributes, result types and run-time
+    checks by the ops' own rules, constants, linear use of states and consistent symbols.
 
     Raises:
         GraphError: what is wrong, with the name of the value or op.
@@ -21,11 +23,15 @@ def verify(graph: Graph) -> Graph:
     names: set[str] = set()
     for value in (*graph.inputs, *graph.parameters, *(s for s, _ in graph.states), *graph.constants):
         _define(value, defined, names)
+    for value in graph.constants:
+        shape = np.shape(np.asarray(value.data))
+        if not isinstance(value.type, TensorType) or shape != value.type.shape or value.data is None:
+            raise GraphError(f"constant %{value.name} is {value.type}, its data has shape {list(shape)}")
     written: set[int] = set()
     latest = {id(state): state for state, _ in graph.states}
     root_of = {id(state): id(state) for state, _ in graph.states}
     for node in graph.nodes:
-        _check_node(node, defined)
+        _check_node(node, defined, set(graph.checks))
         _check_states(node, written, latest, root_of)
         for result in node.results:
             _define(result, defined, names)
@@ -46,14 +52,20 @@ def _define(value: Value, defined: set[int], names: set[str]) -> None:
     names.add(value.name)
 
 
-def _check_node(node: Node, defined: set[int]) -> None:
+def _check_node(node: Node, defined: set[int], promised: set[Check]) -> None:
     for value in node.operands:
         if value is not None and id(value) not in defined:
             raise GraphError(f"{node.op.name}: operand %{value.name} is used before it is defined")
     types = tuple(None if v is None else v.type for v in node.operands)
     node.op.check_operands(types)
-    with collect_checks():
-        inferred = node.op.result_types(types, node.op.normalise(node.attributes))
+    attributes = node.op.normalise(node.attributes)
+    if attributes != dict(node.attributes):
+        raise GraphError(f"{node.op.name}: attributes are {dict(node.attributes)}, complete they are {attributes}")
+    with collect_checks() as checks:
+        inferred = node.op.result_types(types, attributes)
+    for check in checks:
+        if check not in promised:
+            raise GraphError(f"{node.op.name}: the graph does not check {check.left} == {check.right} when it runs")
     actual = tuple(r.type for r in node.results)
     if inferred != actual:
         spelled = ", ".join(map(str, actual)), ", ".join(map(str, inferred))
@@ -65,7 +77,12 @@ def _check_states(node: Node, written: set[int], latest: dict[int, Value], root_
     for value in consumed:
         if id(value) in written:
             raise GraphError(f"{node.op.name}: state %{value.name} was already written; a write must be its last use")
-    for before, after in zip(consumed, [r for r in node.results if isinstance(r.type, StateType)], strict=False):
+    produced = [r for r in node.results if isinstance(r.type, StateType)]
+    if produced and [v.type for v in produced] != [v.type for v in consumed]:
+        raise GraphError(
+            f"{node.op.name}: returns {len(produced)} states for {len(consumed)}; it must return all it takes"
+        )
+    for before, after in zip(consumed, produced, strict=False):
         written.add(id(before))
         root_of[id(after)] = root_of[id(before)]
         latest[root_of[id(before)]] = after

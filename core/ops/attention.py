@@ -15,7 +15,10 @@ from .movement import integer
 
 
 class KVPages(NamedTuple):
-    """A `paged_kv` state as references see it: k [blocks, block_size, heads, k_dim], v [blocks, block_size, heads, v_dim]."""
+    """A `paged_kv` state as references see it.
+
+    k is [blocks, block_size, heads, k_dim], v [blocks, block_size, heads, v_dim].
+    """
 
     k: Any
     v: Any
@@ -31,7 +34,7 @@ def write_cache(cache: State, k: Tensor, v: Tensor, slots: Tensor) -> State:
     """Store one key and one value per token: slot = block * block_size + offset; slot -1 writes nothing.
 
     k is [tokens, heads, k_dim], v [tokens, heads, v_dim], slots [tokens] integers. Values are rounded once to the dtype
-    of the cache. If two tokens name one slot, the later one stays.
+    of the cache. Which of two tokens that name one slot stays is not defined; here it is the later one.
     """
     tokens = k.shape[0]
     if tokens == 0:
@@ -51,9 +54,12 @@ def write_cache(cache: State, k: Tensor, v: Tensor, slots: Tensor) -> State:
 @write_cache.infer
 def _(cache: StateType, k: TensorType, v: TensorType, slots: TensorType) -> StateType:
     _paged_kv(cache)
-    integer(slots, "slots")
+    integer(slots, "slots", 1)
     for name, x, width in (("k", k, cache["k_dim"]), ("v", v, cache["v_dim"])):
-        require(x.shape[1:] == (cache["heads"], width), f"{name} is {x}, the cache holds [{cache['heads']}, {width}]")
+        require(
+            x.dtype.is_float and x.shape[1:] == (cache["heads"], width),
+            f"{name} is {x}, the cache holds [{cache['heads']}, {width}]",
+        )
         require_equal(x.shape[0], slots.shape[0], f"{name} and slots have different numbers of tokens")
     return cache
 
@@ -73,27 +79,37 @@ def paged_attention(
     softcap: float | None = None,
     causal: bool = True,
 ) -> Tensor:
-    """Attention of each query over the cached keys of its sequence; returns the output and the log-sum-exp of its logits.
+    """Attention of each query over the cached keys of its sequence: the output, and the log-sum-exp of its logits.
 
-    q is [tokens, heads, k_dim]; `query_start` int32 [seqs + 1], `seq_lens` int32 [seqs] and `block_table` int32
-    [seqs, blocks]. Rows query_start[s] to query_start[s + 1] belong to sequence s, whose keys are at positions 0 to
-    seq_lens[s] - 1, position p in block block_table[s, p // block_size]. Its n queries are the last n of these positions.
-    A query sees keys up to its own position if `causal`, and only those closer than `window`. Block table entries that no
-    query sees may be anything.
+    q is [tokens, heads, k_dim]; `query_start` int32 [seqs + 1] ascends from 0, `seq_lens` is int32 [seqs] and
+    `block_table` int32 [seqs, blocks]. Rows query_start[s] to query_start[s + 1] belong to sequence s, whose keys are
+    at positions 0 to seq_lens[s] - 1, position p in block block_table[s, p // block_size]. Its n queries are the last n
+    of these positions. A query sees keys up to its own position if `causal`, and only those closer than `window`. Block
+    table entries that no query sees may be anything.
 
-    Logits are scale * q.k, then softcap * tanh(logits / softcap), then plus `bias` [tokens, heads, keys]. `sinks` [heads]
-    adds one logit without a value to each row's denominator. Query head h reads key head h // (heads / cache heads).
-    Results are [tokens, heads, v_dim] and float32 [tokens, heads] (sinks included); a row that sees no key, or lies at or
-    beyond query_start[seqs], gives 0 and -inf. Softmax by its maximum, accumulated in at least float32.
+    Logits are scale * q.k, then softcap * tanh(logits / softcap), then plus `bias` [tokens, heads, keys]. `sinks`
+    [heads] adds one logit without a value to each row's denominator. Query head h reads key head
+    h // (heads / cache heads). Results are [tokens, heads, v_dim] and float32 [tokens, heads] (sinks included); a row
+    that sees no key, or lies at or beyond query_start[seqs], gives 0 and -inf. Softmax by its maximum, accumulated in
+    at least float32.
     """
-    outputs, sums, done = [], [], int(query_start[0])
+    outputs, sums, done = [], [], 0
     for s in range(seq_lens.shape[0]):
         begin, end = int(query_start[s]), int(query_start[s + 1])
         if begin == end:
             continue
-        rows = None if bias is None else bias[begin:end]
-        options = {"scale": scale, "window": window, "softcap": softcap, "causal": causal}
-        out, lse = _attend(q[begin:end], cache, int(seq_lens[s]), block_table[s], sinks, rows, **options)
+        out, lse = _attend(
+            q[begin:end],
+            cache,
+            int(seq_lens[s]),
+            block_table[s],
+            sinks,
+            None if bias is None else bias[begin:end],
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            causal=causal,
+        )
         outputs.append(out)
         sums.append(lse)
         done = end
@@ -139,13 +155,13 @@ def _attend(
         logits = logits + np.transpose(bias[..., keys], (1, 0, 2))
     logits = np.where(visible, logits, -np.inf)
     top = np.maximum(np.max(logits, axis=-1, keepdims=True), -1e30)
-    if sinks is not None:
-        sink = np.reshape(sinks, (heads, 1, 1))
+    sink = None if sinks is None else np.reshape(sinks, (heads, 1, 1))
+    if sink is not None:
         top = np.maximum(top, sink)
     top = numeric.shift(top)
     p = np.exp(logits - top)
     total = np.sum(p, axis=-1, keepdims=True)
-    if sinks is not None:
+    if sink is not None:
         total = total + np.exp(sink - top)
     seen = np.any(visible, axis=-1)[:, None]
     safe = np.where(seen, total, 1.0)
@@ -175,14 +191,15 @@ def _(
     require(
         isinstance(heads, int) and heads % cache["heads"] == 0, f"{heads} heads do not share {cache['heads']} key heads"
     )
-    for name, x in (("query_start", query_start), ("seq_lens", seq_lens), ("block_table", block_table)):
-        integer(x, name)
-    require(block_table.rank == 2, f"block_table must be [seqs, blocks], not {block_table}")
+    for name, x, rank in (("query_start", query_start, 1), ("seq_lens", seq_lens, 1), ("block_table", block_table, 2)):
+        integer(x, name, rank)
     require_equal(query_start.shape[0], seq_lens.shape[0] + 1, "query_start must have one more element than seq_lens")
     require_equal(block_table.shape[0], seq_lens.shape[0], "block_table must have one row per sequence")
     require(sinks is None or sinks.shape == (heads,), f"sinks must be [{heads}], not {sinks}")
     require(
         bias is None or (bias.rank == 3 and bias.shape[1] == heads), f"bias must be [tokens, {heads}, keys], not {bias}"
     )
+    if bias is not None:
+        require_equal(bias.shape[0], q.shape[0], "bias and q have different numbers of tokens")
     require(window is None or window > 0, f"window must be positive, is {window}")
     return TensorType(q.dtype, (q.shape[0], heads, cache["v_dim"])), TensorType(float32, (q.shape[0], heads))

@@ -10,8 +10,8 @@ from ..ir.dtype import DType
 from ..ir.op import Tensor, Tolerance, Weight, op, require
 from ..ir.types import TensorType, WeightType
 from ..schemes import scheme
-from .elementwise import add
-from .movement import index_select, integer, permute
+from .elementwise import add, narrowed, widened
+from .movement import index_select, integer, permute, reshape
 
 
 @op(tolerance=Tolerance.CONTRACTION)
@@ -69,8 +69,11 @@ def _(x: TensorType, weight: WeightType, bias: TensorType | None) -> TensorType:
 
 @linear.decompose
 def _(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
-    y = matmul(x, permute(dequantize(weight, dtype=x.dtype), axes=(1, 0)))
-    return y if bias is None else add(y, bias)
+    wide = widened(x)
+    rows = reshape(wide, shape=(1, *x.shape)) if x.tensor.rank == 1 else wide
+    y = matmul(rows, permute(dequantize(weight, dtype=wide.dtype), axes=(1, 0)))
+    y = reshape(y, shape=(weight.type.shape[0],)) if x.tensor.rank == 1 else y
+    return narrowed(y if bias is None else add(y, widened(bias)), x)
 
 
 @op(tolerance=Tolerance.EXACT)
@@ -82,6 +85,7 @@ def embedding(indices: Tensor, weight: Weight, *, dtype: DType) -> Tensor:
 @embedding.infer
 def _(indices: TensorType, weight: WeightType, *, dtype: DType) -> TensorType:
     integer(indices, "indices")
+    require(dtype.is_float, f"weights are read as floats, not {dtype}")
     return TensorType(dtype, (*indices.shape, weight_matrix(weight)[1]))
 
 

@@ -8,13 +8,14 @@ import numpy as np
 
 from ..ir import numeric
 from ..ir.dim import broadcast
-from ..ir.dtype import DType, bool_
+from ..ir.dtype import DType, bool_, float32
 from ..ir.op import Tensor, Tolerance, op, require
 from ..ir.types import TensorType
 
 
-def same(x: TensorType, **_: object) -> TensorType:
-    """The result has the type of the only operand."""
+def number(x: TensorType, **_: object) -> TensorType:
+    """The result has the type of the only operand, which may be anything but bool."""
+    require(x.dtype is not bool_, "needs numbers, not bool")
     return x
 
 
@@ -24,27 +25,47 @@ def joined(a: TensorType, b: TensorType) -> TensorType:
     return TensorType(a.dtype, broadcast(a.shape, b.shape))
 
 
+def calculated(a: TensorType, b: TensorType) -> TensorType:
+    """As `joined`, for anything but bool."""
+    return joined(number(a), b)
+
+
 def compared(a: TensorType, b: TensorType) -> TensorType:
     """As `joined`, but the result is bool."""
     return TensorType(bool_, joined(a, b).shape)
 
 
 def floating(x: TensorType, **_: object) -> TensorType:
-    """As `same`, for float operands only."""
+    """The result has the type of the only operand, which must be a float."""
     require(x.dtype.is_float, f"needs a float tensor, not {x.dtype}")
     return x
 
 
+def widened(x: Tensor) -> Tensor:
+    """For decompositions: x in float32 if it is narrower."""
+    return cast(x, dtype=float32) if x.dtype.bits < 32 else x
+
+
+def narrowed(y: Tensor, x: Tensor) -> Tensor:
+    """For decompositions: y rounded to the dtype of x if it has another one."""
+    return y if y.dtype == x.dtype else cast(y, dtype=x.dtype)
+
+
 @op(tolerance=Tolerance.EXACT)
 def cast(x: Tensor, *, dtype: DType) -> Tensor:
-    """Convert to another dtype: to a float with one rounding, ties to even, overflow to infinity; to an integer by truncation."""
+    """Convert to another dtype.
+
+    To a float with one rounding, ties to even, overflow to infinity; to an integer by truncation, undefined beyond its
+    range; to bool: whether it is not zero.
+    """
     if dtype.is_float:
         return (
             numeric.store(x, dtype) if hasattr(type(x), "__word__") else numeric.store(np.asarray(x, np.float64), dtype)
         )
     if dtype is bool_:
         return x != 0
-    return np.asarray(np.trunc(x)).astype(dtype.numpy)
+    whole = np.trunc(x)
+    return whole if hasattr(type(x), "__word__") else np.asarray(whole).astype(dtype.numpy)
 
 
 @cast.infer
@@ -217,7 +238,8 @@ def silu(x: Tensor) -> Tensor:
 
 @silu.decompose
 def _(x: Tensor) -> Tensor:
-    return mul(x, sigmoid(x))
+    wide = widened(x)
+    return narrowed(mul(wide, sigmoid(wide)), x)
 
 
 @op(tolerance=Tolerance.TRANSCENDENTAL)
@@ -233,10 +255,11 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
 
 @gelu.decompose
 def _(x: Tensor, *, approximate: str) -> Tensor:
+    wide = widened(x)
     if approximate == "tanh":
-        inner = mul(add(x, mul(mul(mul(x, x), x), 0.044715)), math.sqrt(2 / math.pi))
-        return mul(mul(x, 0.5), add(tanh(inner), 1.0))
-    return mul(mul(x, 0.5), add(erf(mul(x, math.sqrt(0.5))), 1.0))
+        inner = mul(add(wide, mul(mul(mul(wide, wide), wide), 0.044715)), math.sqrt(2 / math.pi))
+        return narrowed(mul(mul(wide, 0.5), add(tanh(inner), 1.0)), x)
+    return narrowed(mul(mul(wide, 0.5), add(erf(mul(wide, math.sqrt(0.5))), 1.0)), x)
 
 
 @gelu.infer
@@ -246,11 +269,11 @@ def _(x: TensorType, *, approximate: str) -> TensorType:
 
 
 for _op in (neg, abs, square):
-    _op.infer(same)
+    _op.infer(number)
 for _op in (exp, log, sin, cos, tanh, erf, sigmoid, sqrt, rsqrt, silu):
     _op.infer(floating)
 for _pair in (add, sub, mul, maximum, minimum):
-    _pair.infer(joined)
+    _pair.infer(calculated)
 for _pair in (eq, lt, le):
     _pair.infer(compared)
 
@@ -267,9 +290,10 @@ def _(x: TensorType) -> TensorType:
     return x
 
 
-for _pair in (logical_and, logical_or):
+def _both(a: TensorType, b: TensorType) -> TensorType:
+    require(a.dtype is bool_ and b.dtype is bool_, "both operands must be bool")
+    return joined(a, b)
 
-    @_pair.infer
-    def _(a: TensorType, b: TensorType) -> TensorType:
-        require(a.dtype is bool_ and b.dtype is bool_, "both operands must be bool")
-        return joined(a, b)
+
+for _pair in (logical_and, logical_or):
+    _pair.infer(_both)

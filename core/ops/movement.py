@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+from typing import cast
+
 import numpy as np
 
 from ..ir.dim import Dim, broadcast, maximum, minimum, product, require_equal
@@ -16,15 +19,21 @@ def axis_of(x: TensorType, axis: int) -> int:
     return axis % x.rank
 
 
-def integer(x: TensorType, what: str) -> None:
-    """Demand an integer tensor."""
+def integer(x: TensorType, what: str, rank: int | None = None) -> None:
+    """Demand an integer tensor, of so many axes if a rank is given."""
     require(x.dtype.is_integer, f"{what} must be integers, not {x.dtype}")
+    require(rank in (None, x.rank), f"{what} must have {rank} axes, not {x}")
+
+
+def known(shape: tuple[Dim, ...]) -> tuple[int, ...]:
+    """Sizes as references get them: numbers."""
+    return cast("tuple[int, ...]", shape)
 
 
 @op(tolerance=Tolerance.EXACT)
 def full(*, shape: tuple[Dim, ...], value: float | int | bool, dtype: DType) -> Tensor:
     """A tensor of one value."""
-    return np.full(shape, value, np.float64 if dtype.is_float else dtype.numpy)
+    return np.full(known(shape), value, np.float64 if dtype.is_float else dtype.numpy)
 
 
 @full.infer
@@ -46,7 +55,7 @@ def _(*, size: Dim, dtype: DType) -> TensorType:
 @op(tolerance=Tolerance.EXACT)
 def reshape(x: Tensor, *, shape: tuple[Dim, ...]) -> Tensor:
     """The same elements in row-major order under another shape."""
-    return np.reshape(x, shape)
+    return np.reshape(x, known(shape))
 
 
 @reshape.infer
@@ -70,7 +79,7 @@ def _(x: TensorType, *, axes: tuple[int, ...]) -> TensorType:
 @op(tolerance=Tolerance.EXACT)
 def expand(x: Tensor, *, shape: tuple[Dim, ...]) -> Tensor:
     """Repeat axes of size 1 so that the shape becomes `shape` (numpy's broadcast_to)."""
-    return np.broadcast_to(x, shape)
+    return np.broadcast_to(x, known(shape))
 
 
 @expand.infer
@@ -105,14 +114,14 @@ def _(*xs: TensorType, axis: int) -> TensorType:
 @op(tolerance=Tolerance.EXACT)
 def split(x: Tensor, *, sizes: tuple[Dim, ...], axis: int) -> Tensor:
     """Consecutive pieces of the given sizes along an axis, which they fill exactly."""
-    ends = np.cumsum((0, *sizes))
     at = (np.s_[:],) * (axis % len(x.shape))
-    return tuple(x[(*at, np.s_[int(a) : int(b)])] for a, b in zip(ends[:-1], ends[1:], strict=True))
+    return tuple(x[(*at, np.s_[a:b])] for a, b in pairwise(accumulate(known(sizes), initial=0)))
 
 
 @split.infer
 def _(x: TensorType, *, sizes: tuple[Dim, ...], axis: int) -> tuple[TensorType, ...]:
     axis = axis_of(x, axis)
+    require(len(sizes) > 0, "needs at least one piece")
     total: Dim = 0
     for size in sizes:
         total = total + size
@@ -131,7 +140,8 @@ def slice(x: Tensor, *, axis: int, start: Dim, stop: Dim, step: int = 1) -> Tens
 def _(x: TensorType, *, axis: int, start: Dim, stop: Dim, step: int) -> TensorType:
     axis = axis_of(x, axis)
     require(step > 0, f"step must be positive, not {step}")
-    require(not isinstance(start, int) or start >= 0, f"start must not be negative, is {start}")
+    for name, end in (("start", start), ("stop", stop)):
+        require(not isinstance(end, int) or end >= 0, f"{name} must not be negative, is {end}")
     size = x.shape[axis]
     kept = maximum(minimum(stop, size) - minimum(start, size), 0)
     return TensorType(x.dtype, (*x.shape[:axis], (kept + (step - 1)) // step, *x.shape[axis + 1 :]))

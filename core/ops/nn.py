@@ -11,7 +11,7 @@ from ..ir.dim import require_equal
 from ..ir.dtype import float32
 from ..ir.op import Tensor, Tolerance, op, require
 from ..ir.types import TensorType
-from .elementwise import add, cast, floating, gelu, joined, mul, rsqrt, silu, square, sub
+from .elementwise import add, floating, gelu, joined, mul, narrowed, rsqrt, silu, square, sub, widened
 from .movement import concat, reshape, slice
 from .reduction import mean
 
@@ -28,16 +28,16 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
 
 @rms_norm.infer
 def _(x: TensorType, weight: TensorType, *, eps: float) -> TensorType:
-    require(weight.shape == x.shape[-1:], f"weight {weight} must match the last axis of {x}")
+    require(x.rank > 0 and weight.shape == x.shape[-1:], f"weight {weight} must match the last axis of {x}")
     require(weight.dtype == x.dtype, f"weight is {weight.dtype}, x is {x.dtype}")
     return floating(x)
 
 
 @rms_norm.decompose
 def _(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
-    wide, scale = cast(x, dtype=float32), cast(weight, dtype=float32)
+    wide = widened(x)
     normed = mul(wide, rsqrt(add(mean(square(wide), axis=-1, keepdims=True), eps)))
-    return cast(mul(normed, scale), dtype=x.dtype)
+    return narrowed(mul(normed, widened(weight)), x)
 
 
 @op(tolerance=Tolerance.ELEMENTWISE)
@@ -78,8 +78,8 @@ def _(x: TensorType, cos: TensorType, sin: TensorType, *, interleaved: bool) -> 
 def _(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> Tensor:
     half, width = cos.shape[-1], x.shape[-1]
     table = (x.shape[0], 1, half)
-    cos, sin = reshape(cos, shape=table), reshape(sin, shape=table)
-    wide = cast(x, dtype=float32)
+    wide = widened(x)
+    cos, sin = (narrowed(reshape(angle, shape=table), wide) for angle in (cos, sin))
     if interleaved:
         a = slice(wide, axis=2, start=0, stop=2 * half, step=2)
         b = slice(wide, axis=2, start=1, stop=2 * half, step=2)
@@ -91,7 +91,7 @@ def _(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> Tensor:
         turned = [reshape(concat(*pairs, axis=3), shape=(*x.shape[:2], 2 * half))]
     rest = [slice(wide, axis=2, start=2 * half, stop=width)] if 2 * half < width else []
     parts = [*turned, *rest]
-    return cast(concat(*parts, axis=2), dtype=x.dtype)
+    return narrowed(concat(*parts, axis=2), x)
 
 
 @op(tolerance=Tolerance.TRANSCENDENTAL)
@@ -102,8 +102,7 @@ def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
 
 @silu_and_mul.decompose
 def _(gate: Tensor, up: Tensor) -> Tensor:
-    product = mul(silu(cast(gate, dtype=float32)), cast(up, dtype=float32))
-    return cast(product, dtype=gate.dtype)
+    return narrowed(mul(silu(widened(gate)), widened(up)), gate)
 
 
 @op(tolerance=Tolerance.TRANSCENDENTAL)
@@ -116,8 +115,7 @@ def gelu_and_mul(gate: Tensor, up: Tensor, *, approximate: str = "none") -> Tens
 
 @gelu_and_mul.decompose
 def _(gate: Tensor, up: Tensor, *, approximate: str) -> Tensor:
-    product = mul(gelu(cast(gate, dtype=float32), approximate=approximate), cast(up, dtype=float32))
-    return cast(product, dtype=gate.dtype)
+    return narrowed(mul(gelu(widened(gate), approximate=approximate), widened(up)), gate)
 
 
 @silu_and_mul.infer

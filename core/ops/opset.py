@@ -38,9 +38,7 @@ class OpSet(Mapping[str, Op[..., Any]]):
 
 
 FAMILIES = {
-    module.__name__.rsplit(".", 1)[-1]: tuple(
-        o for o in vars(module).values() if isinstance(o, Op) and o.reference.__module__ == module.__name__
-    )
+    module.__name__.rsplit(".", 1)[-1]: tuple(o for o in OPS.values() if o.reference.__module__ == module.__name__)
     for module in (elementwise, movement, reduction, contraction, nn, attention, sampling)
 }
 """The ops of each family, in the order they are written."""

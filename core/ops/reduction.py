@@ -9,11 +9,12 @@ from ..ir.dim import Dim
 from ..ir.dtype import int32
 from ..ir.op import Tensor, Tolerance, op, require
 from ..ir.types import TensorType
-from .elementwise import div, exp, floating, sub
+from .elementwise import div, exp, floating, narrowed, number, sub, widened
 from .movement import axis_of
 
 
 def _folded(x: TensorType, *, axis: int, keepdims: bool) -> TensorType:
+    number(x)
     axis = axis_of(x, axis)
     middle: tuple[Dim, ...] = (1,) if keepdims else ()
     return TensorType(x.dtype, (*x.shape[:axis], *middle, *x.shape[axis + 1 :]))
@@ -27,18 +28,23 @@ def sum(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
 
 @op(tolerance=Tolerance.REDUCTION)
 def mean(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
-    """The arithmetic mean along an axis, accumulated in at least float32."""
+    """The arithmetic mean of floats along an axis, accumulated in at least float32; NaN over an empty axis."""
     return np.mean(x, axis=axis, keepdims=keepdims)
 
 
 @op(tolerance=Tolerance.EXACT)
 def amax(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
-    """The largest element along an axis; NaN if there is one."""
+    """The largest element along an axis, which must not be empty; NaN if there is one."""
     return np.max(x, axis=axis, keepdims=keepdims)
 
 
-for _op in (sum, mean, amax):
+for _op in (sum, amax):
     _op.infer(_folded)
+
+
+@mean.infer
+def _(x: TensorType, *, axis: int, keepdims: bool) -> TensorType:
+    return _folded(floating(x), axis=axis, keepdims=keepdims)
 
 
 @op(tolerance=Tolerance.REDUCTION)
@@ -50,12 +56,15 @@ def cumsum(x: Tensor, *, axis: int) -> Tensor:
 @cumsum.infer
 def _(x: TensorType, *, axis: int) -> TensorType:
     axis_of(x, axis)
-    return x
+    return number(x)
 
 
 @op(tolerance=Tolerance.SELECTION)
 def argmax(x: Tensor, *, axis: int = -1) -> Tensor:
-    """The index (int32) of the largest element along an axis; the lowest one on ties."""
+    """The index (int32) of the largest element along an axis, which must not be empty; the lowest one on ties.
+
+    A NaN is larger than any number.
+    """
     return np.argmax(x, axis=axis).astype(np.int32)
 
 
@@ -68,15 +77,19 @@ def _(x: TensorType, *, axis: int) -> TensorType:
 def topk(x: Tensor, *, k: Dim) -> Tensor:
     """The k largest elements along the last axis, in descending order, and their indices (int32).
 
-    Equal elements keep the order of their indices, so that k = length is a stable sort.
+    Equal elements keep the order of their indices, so that k = length is a stable sort. A NaN is larger than any
+    number.
     """
-    order = np.argsort(-x, axis=-1, kind="stable")[..., :k]
+    # an ascending order of the reversed axis, reversed: negating would wrap unsigned integers and put NaN last
+    backwards = np.argsort(np.flip(x, axis=-1), axis=-1, kind="stable")
+    order = (x.shape[-1] - 1 - np.flip(backwards, axis=-1))[..., :k]
     return np.take_along_axis(x, order, axis=-1), order.astype(np.int32)
 
 
 @topk.infer
 def _(x: TensorType, *, k: Dim) -> tuple[TensorType, TensorType]:
     require(x.rank > 0, "needs at least one axis")
+    number(x)
     if isinstance(k, int) and isinstance(x.shape[-1], int):
         require(0 <= k <= x.shape[-1], f"k is {k}, the axis has {x.shape[-1]} elements")
     shape = (*x.shape[:-1], k)
@@ -85,7 +98,7 @@ def _(x: TensorType, *, k: Dim) -> tuple[TensorType, TensorType]:
 
 @op(tolerance=Tolerance.REDUCTION)
 def softmax(x: Tensor, *, axis: int = -1) -> Tensor:
-    """exp(x - max) / sum(exp(x - max)) along an axis."""
+    """exp(x - max) / sum(exp(x - max)) along an axis, which must not be empty; in at least float32, rounded once."""
     z = np.exp(x - numeric.shift(np.max(x, axis=axis, keepdims=True)))
     return z / np.sum(z, axis=axis, keepdims=True)
 
@@ -98,5 +111,6 @@ def _(x: TensorType, *, axis: int) -> TensorType:
 
 @softmax.decompose
 def _(x: Tensor, *, axis: int) -> Tensor:
-    z = exp(sub(x, amax(x, axis=axis, keepdims=True)))
-    return div(z, sum(z, axis=axis, keepdims=True))
+    wide = widened(x)
+    z = exp(sub(wide, amax(wide, axis=axis, keepdims=True)))
+    return narrowed(div(z, sum(z, axis=axis, keepdims=True)), x)

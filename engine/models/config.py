@@ -62,7 +62,9 @@ class Fields:
             if self.values.get(name) is not None:
                 return self.values[name]
         if default is ...:
-            raise ModelError(f"{self.where} has no {' or '.join(map(repr, names))}; the model cannot be built without it")
+            raise ModelError(
+                f"{self.where} has no {' or '.join(map(repr, names))}; the model cannot be built without it"
+            )
         return default
 
     def size(self, *names: str, default: Any = ...) -> int:

@@ -37,7 +37,9 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
         full, local = rope.get("full_attention", rope), rope.get("sliding_attention", {"rope_theta": 1e4})
     act = fields.get("hidden_activation", "hidden_act", default="gelu_pytorch_tanh")
     if act != "gelu_pytorch_tanh":
-        raise ModelError(f"config.json: hidden_activation {act!r} is not what Gemma 3 uses; expected 'gelu_pytorch_tanh'")
+        raise ModelError(
+            f"config.json: hidden_activation {act!r} is not what Gemma 3 uses; expected 'gelu_pytorch_tanh'"
+        )
     return ModelConfig(
         model_type="gemma3",
         hidden_size=fields.size("hidden_size"),

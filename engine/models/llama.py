@@ -1,4 +1,4 @@
-"""Llama and its kin (Yi, Mistral, SmolLM): RMS norms before attention and a gated SiLU network, grouped-query attention.
+"""Llama and its kin (Yi, Mistral, SmolLM): pre-norms, grouped-query attention and a gated SiLU network.
 
 Source: `modeling_llama.py` of transformers; Touvron et al. 2023.
 """
@@ -39,7 +39,9 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
         max_position=fields.size("max_position_embeddings", default=2048),
         rms_norm_eps=fields.number("rms_norm_eps", default=1e-6),
         rope=Rope.read(
-            fields.get("rope_parameters", "rope_scaling", default={}), fields.number("rope_theta", default=1e4), head_dim
+            fields.get("rope_parameters", "rope_scaling", default={}),
+            fields.number("rope_theta", default=1e4),
+            head_dim,
         ),
         layer_types=("full_attention",) * layers,
         attention_scale=head_dim**-0.5,

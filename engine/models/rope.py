@@ -69,7 +69,9 @@ class Rope:
         inverse = self.theta ** (-np.arange(0, self.width, 2, dtype=np.float64) / self.width)
         if factors is not None:
             if factors.shape != inverse.shape:
-                raise ModelError(f"rope factors have shape {list(factors.shape)}, the width asks for {list(inverse.shape)}")
+                raise ModelError(
+                    f"rope factors have shape {list(factors.shape)}, the width asks for {list(inverse.shape)}"
+                )
             inverse = inverse / factors.astype(np.float64)
         if self.kind == "linear":
             inverse = inverse / self.factor

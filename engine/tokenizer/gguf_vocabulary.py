@@ -32,11 +32,10 @@ def gguf_vocabulary(metadata: Mapping[str, Any], pre: str | None = None) -> Voca
     Raises ModelError for a tokenizer model or pre-tokenizer this engine does not know, and for tables that do not fit.
     """
     model = metadata.get(_PREFIX + "model")
-    table = _Table(metadata)
     if model == "gpt2":
-        return _byte_level(table, pre)
+        return _byte_level(_Table(metadata), pre)
     if model == "llama":
-        return _sentencepiece(table)
+        return _sentencepiece(_Table(metadata))
     raise ModelError(
         f"tokenizer.ggml.model is {model!r}; from GGUF only 'gpt2' (byte-level BPE) and 'llama' (SentencePiece BPE) "
         "can be built. Put the model's tokenizer.json beside the file"

@@ -116,7 +116,7 @@ def _id(path: Path, text: str | None, ids: Mapping[str, int], name: str) -> int 
 
 
 def _spelling(path: Path, data: _JSON) -> Spelling:
-    kinds = {step.get("type") for step in _steps(data.get("decoder"))}
+    kinds = {step.get("type") for step in _steps(data.get("decoder") or data.get("pre_tokenizer"))}
     if "ByteLevel" in kinds:
         return "byte_level"
     if kinds & {"Metaspace", "ByteFallback", "Replace"}:

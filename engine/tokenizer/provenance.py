@@ -50,7 +50,8 @@ class Traced(str):
     def __mul__(self, count: SupportsIndex, /) -> Traced:
         return concat([self] * count.__index__())
 
-    __rmul__ = __mul__
+    def __rmul__(self, count: SupportsIndex, /) -> Traced:
+        return self * count
 
     def join(self, parts: Iterable[str], /) -> Traced:
         joined: list[str] = []

@@ -1,0 +1,9 @@
+"""Native CPU kernels: the C++ functions of `csrc` behind the ops' own signatures."""
+
+from __future__ import annotations
+
+from .library import Library
+from .native import register_native
+from .threads import available_threads
+
+__all__ = ["Library", "available_threads", "register_native"]

@@ -1,0 +1,115 @@
+"""The C functions of the compiled kernels with their argument types, and how tensors are described to them."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from xinheng.core.errors import DeviceError
+from xinheng.core.schemes import SCHEMES
+
+TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""Codes of element types; `Type` in csrc/numbers.h."""
+
+_PART = struct.Struct("iiqQq")  # `Part` in csrc/weights.h
+_INT, _LONG, _DOUBLE = ctypes.c_int32, ctypes.c_int64, ctypes.c_double
+_POINTER, _TEXT = ctypes.c_void_p, ctypes.c_char_p
+
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "xh_set_threads": (_INT, (_INT,)),
+    "xh_threads": (_INT, ()),
+    "xh_scheme": (_INT, (_TEXT,)),
+    "xh_linear": (_INT, (_POINTER, _INT, _LONG, _LONG, _LONG, _TEXT, _INT, _POINTER, _INT, _POINTER)),
+    "xh_embedding": (_LONG, (_POINTER, _INT, _LONG, _TEXT, _INT, _LONG, _INT, _POINTER)),
+    "xh_dequantize": (_INT, (_TEXT, _INT, _LONG, _INT, _POINTER)),
+    "xh_rms_norm": (_INT, (_POINTER, _INT, *[_LONG] * 5, _POINTER, _INT, _DOUBLE, _POINTER)),
+    "xh_rotary": (_INT, (_POINTER, _INT, *[_LONG] * 5, _POINTER, _POINTER, _LONG, _INT, _POINTER)),
+    "xh_gated": (_INT, (_INT, _POINTER, _POINTER, _INT, *[_LONG] * 4, _POINTER)),
+    "xh_write_cache": (_LONG, (_POINTER, _INT, *[_LONG] * 5, _POINTER, _POINTER, _INT, _LONG)),
+    "xh_paged_attention": (_LONG, (_TEXT,)),
+}
+
+
+class Library:
+    """A loaded object; each function is an attribute without the prefix `xh_`, and releases the GIL while it runs."""
+
+    set_threads: Callable[[int], int]
+    threads: Callable[[], int]
+    scheme: Callable[[bytes], int]
+    linear: Callable[..., int]
+    embedding: Callable[..., int]
+    dequantize: Callable[..., int]
+    rms_norm: Callable[..., int]
+    rotary: Callable[..., int]
+    gated: Callable[..., int]
+    write_cache: Callable[..., int]
+    paged_attention: Callable[[bytes], int]
+
+    def __init__(self, loaded: ctypes.CDLL) -> None:
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(loaded, name)
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name.removeprefix("xh_"), function)
+        codes = {name: self.scheme(name.encode()) for name in SCHEMES}
+        self.schemes: dict[str, int] = {name: code for name, code in codes.items() if code >= 0}
+        """Codes of the weight schemes that the kernels read."""
+
+    def pack(self, weight: Any) -> bytes:
+        """The parts of a TorchWeight as an array of `Part`; valid while the weight lives.
+
+        Raises:
+            DeviceError: a scheme has no native reader.
+        """
+        packed = b""
+        for part in weight.parts:
+            code = self.schemes.get(part.scheme)
+            if code is None:
+                raise DeviceError(f"no native kernel reads weights in scheme {part.scheme!r}; use the torch kernel")
+            data = part.data
+            packed += _PART.pack(code, 0, part.rows, data.data_ptr(), data.stride(0) * data.element_size())
+        return packed
+
+
+def type_code(tensor: torch.Tensor) -> int:
+    """The code of a tensor's element type; DeviceError if native kernels do not take it."""
+    code = TYPES.get(tensor.dtype)
+    if code is None:
+        raise DeviceError(f"native kernels take float32, bfloat16, float16, not {tensor.dtype}; use the torch kernel")
+    return code
+
+
+def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int, int, int]]:
+    """`x` with a contiguous last axis, and its rows: outer, inner, outer stride, inner stride, strides in values."""
+    dims = x.dim()
+    if dims == 0 or dims > 3 or x.stride(-1) != 1:
+        x = x.reshape(-1, x.shape[-1] if dims else 1).contiguous()
+        dims = 2
+    if dims == 3:
+        return x, (x.shape[0], x.shape[1], x.stride(0), x.stride(1))
+    if dims == 2:
+        return x, (x.shape[0], 1, x.stride(0), 0)
+    return x, (1, 1, 0, 0)
+
+
+def matrix_of(x: torch.Tensor) -> tuple[torch.Tensor, int, int]:
+    """`x` with a contiguous last axis, the number of its rows, and the stride from row to row in values."""
+    if x.dim() != 2 or x.stride(1) != 1:
+        x = x.reshape(-1, x.shape[-1]).contiguous()
+    return x, x.shape[0], x.stride(0)
+
+
+def int32_of(x: torch.Tensor) -> torch.Tensor:
+    """`x` as contiguous int32; itself if it is that already."""
+    if x.dtype is not torch.int32:
+        x = x.to(torch.int32)
+    return x if x.is_contiguous() else x.contiguous()
+
+
+def check(result: int, kernel: str) -> None:
+    """DeviceError if a kernel reported an element type or scheme that it does not know."""
+    if result:
+        raise DeviceError(f"native kernel {kernel} does not know this element type or scheme (code {result})")

@@ -1,0 +1,66 @@
+"""Enters the native kernels into the registry of the CPU, each with the conditions under which it applies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from xinheng.core import ops
+from xinheng.core.hal import KernelRegistry
+from xinheng.core.ir.dtype import bfloat16, float16, float32
+from xinheng.core.ir.graph import Node
+from xinheng.core.ir.types import StateType, WeightType
+
+from .activation import gelu_kernel, silu_kernel
+from .attention import paged_attention_kernel, write_cache_kernel
+from .embedding import dequantize_kernel, embedding_kernel
+from .library import Library
+from .linear import linear_kernel
+from .norm import rms_norm_kernel
+from .rotary import rotary_kernel
+
+FLOATS = (float32, bfloat16, float16)
+"""What native kernels read and write; they compute in float32 or wider."""
+
+PRIORITY = 10
+
+
+def native_kernels(library: Library) -> list[tuple[str, Callable[..., Any], str]]:
+    """(op, function, name) of every native kernel."""
+    made = {
+        "linear": linear_kernel(library),
+        "embedding": embedding_kernel(library),
+        "dequantize": dequantize_kernel(library),
+        "rms_norm": rms_norm_kernel(library),
+        "rotary_embedding": rotary_kernel(library),
+        "silu_and_mul": silu_kernel(library),
+        "gelu_and_mul": gelu_kernel(library),
+        "write_cache": write_cache_kernel(library),
+        "paged_attention": paged_attention_kernel(library),
+    }
+    return [(op, function, f"native_{op}") for op, function in made.items()]
+
+
+def register_native(registry: KernelRegistry, library: Library, *, priority: int = PRIORITY) -> None:
+    """Register all native kernels; they come before torch kernels by their priority."""
+
+    def condition(node: Node) -> bool | str:
+        return applies(node, library)
+
+    for op, function, name in native_kernels(library):
+        registry.register(getattr(ops, op), dtypes=FLOATS, when=condition, name=name, priority=priority)(function)
+
+
+def applies(node: Node, library: Library) -> bool | str:
+    """Whether weights, caches and the result of a node are in forms that native kernels know, or why not."""
+    names = {kind.name for kind in FLOATS}
+    for value in node.operands:
+        kind = None if value is None else value.type
+        if isinstance(kind, WeightType):
+            unknown = [scheme for scheme, _ in kind.parts if scheme not in library.schemes]
+            if unknown:
+                return f"no native reader for scheme {unknown[0]!r}"
+        elif isinstance(kind, StateType) and kind["scheme"] not in names:
+            return f"no native cache of {kind['scheme']}"
+    result = node.attributes.get("dtype")
+    return True if result is None or result in FLOATS else f"does not write {result}"

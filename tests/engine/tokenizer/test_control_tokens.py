@@ -1,0 +1,54 @@
+"""Cutting text at control tokens."""
+
+from __future__ import annotations
+
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xinheng.engine.tokenizer.control_tokens import ControlSplitter, ControlToken, looks_control
+
+WORDS = st.lists(st.text("<|ab>", min_size=1, max_size=5), unique=True, max_size=6)
+
+
+def naive(texts: list[str], text: str) -> list[str]:
+    parts, run, position = [], "", 0
+    while position < len(text):
+        match = max((word for word in texts if text.startswith(word, position)), key=len, default=None)
+        if match is None:
+            run += text[position]
+            position += 1
+            continue
+        parts += [run, match] if run else [match]
+        run = ""
+        position += len(match)
+    return [*parts, run] if run else parts
+
+
+@given(WORDS, st.text("<|ab>", max_size=30))
+def test_leftmost_longest(texts: list[str], text: str) -> None:
+    splitter = ControlSplitter(ControlToken(index, word) for index, word in enumerate(texts))
+    parts = list(splitter.split(text))
+    assert [part if isinstance(part, str) else part.text for part in parts] == naive(texts, text)
+    for part in parts:
+        assert isinstance(part, str) or texts[part.id] == part.text
+
+
+def test_linear_on_hostile_text() -> None:
+    splitter = ControlSplitter(ControlToken(index, f"<|reserved_{index}|>") for index in range(1000))
+    splitter = ControlSplitter([*splitter._tokens.values(), ControlToken(1000, "[END]")])
+    text = "<|reserved_" * 20_000 + "[END"
+    begin = time.process_time()
+    assert list(splitter.split(text)) == [text]
+    assert time.process_time() - begin < 2
+
+
+def test_single_word() -> None:
+    splitter = ControlSplitter([ControlToken(7, "NOW", single_word=True)])
+    assert [isinstance(part, str) for part in splitter.split("NOW NOWx xNOW _NOW (NOW)")] == [False, True, False, True]
+
+
+def test_spellings_that_look_control() -> None:
+    assert all(map(looks_control, ["<|im_start|>", "<｜User｜>", "<unused12>", "<pad>", "<start_of_image>"]))
+    assert not any(map(looks_control, ["<|>", "<||>", "<b>", "   ", "<think>", "|>", "a<|b|>"]))
