@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .async_llm import AsyncLLM
 from .engine import Delta, Engine, Timings
-from .llm import LLM, AsyncLLM
+from .llm import LLM
 from .request import RequestOutput, SamplingParams
 from .settings import EngineSettings
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import time
+from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
-from xinheng.core.errors import RequestError
+from xinheng.core.errors import RequestError, XinhengError
 
 from .kv_cache import KVCache
-from .request import Request, RequestOutput, SamplingParams, Sequence, TokenOutput
+from .request import Request, RequestOutput, SamplingParams, Sequence, Status, TokenOutput
 from .runner_handle import RunnerHandle
 from .scheduler import Scheduler
 from .settings import EngineSettings
@@ -74,18 +76,19 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._live)
 
+    def __contains__(self, request_id: str) -> bool:
+        """Whether a request is under way."""
+        return request_id in self._live
+
     def add(self, prompt: Tokens[int], params: SamplingParams | None = None, request_id: str | None = None) -> str:
         """Queue a prompt of token ids and return the id of the request.
 
         Raises:
-            RequestError: the prompt is empty or does not fit, or the id is in use.
+            RequestError: the prompt is empty, has impossible ids or does not fit, or the id of the request is in use.
         """
-        name = request_id if request_id is not None else f"request-{next(self._counter)}"
+        name = request_id if request_id is not None else self._free_name()
         params = params or SamplingParams()
-        outside = next((t for t in prompt if not 0 <= t < self.runner.info.vocab_size), None)
-        if outside is not None:
-            raise RequestError(f"token id {outside} is not in the vocabulary of {self.runner.info.vocab_size} tokens")
-        request = Request(name, tuple(prompt), params, self.stop_ids)
+        request = Request(name, token_ids(prompt, self.runner.info.vocab_size), params, self.stop_ids)
         detokenizer = Detokenizer(self.tokenizer, request.prompt, stop=params.stop)
         self._live[name] = _Live(self.scheduler.add(request), detokenizer, time.perf_counter())
         return name
@@ -96,17 +99,38 @@ class Engine:
         return None if output is None else self._delta(output)
 
     def step(self) -> list[Delta]:
-        """Run one batch; one delta per request that got a token."""
+        """Run one batch; one delta per request that got a token.
+
+        When it fails or is interrupted, every request is as it was before, and the next step computes it anew.
+
+        Raises:
+            DeviceError: the runner failed.
+        """
+        if not self._live:
+            return []
+        try:
+            outputs = self._outputs()
+        except BaseException:
+            self.runner.discard()
+            self.scheduler.rewind()
+            raise
+        return [self._delta(output) for output in outputs]
+
+    def _outputs(self) -> list[TokenOutput]:
         batch = self.scheduler.schedule()
         if batch is None:
-            return []
+            raise XinhengError(
+                f"none of {len(self._live)} requests can go on; this is a bug in xinheng, please report it"
+            )
         now = time.perf_counter()
-        for name in batch.request_ids:
-            live = self._live[name]
-            live.scheduled = live.scheduled or now
+        for live in self._live.values():
+            if not live.scheduled and live.sequence.status is Status.RUNNING:
+                live.scheduled = now
         self.runner.submit(batch)
-        result = self.runner.collect()
-        return [self._delta(output) for output in self.scheduler.update(batch, result)]
+        return self.scheduler.update(batch, self.runner.collect())
+
+    def _free_name(self) -> str:
+        return next(name for name in map("request-{}".format, self._counter) if name not in self._live)
 
     def _delta(self, output: TokenOutput) -> Delta:
         live = self._live[output.request_id]
@@ -131,3 +155,19 @@ class Engine:
     def close(self) -> None:
         """End the runner."""
         self.runner.close()
+
+
+def token_ids(values: Iterable[int], vocabulary: int) -> tuple[int, ...]:
+    """A prompt as plain integers.
+
+    Raises:
+        RequestError: one is no integer or not below `vocabulary`.
+    """
+    try:
+        ids = tuple(map(operator.index, values))
+    except TypeError:
+        raise RequestError("a prompt is a text, or a list of token ids, which are integers") from None
+    outside = next((index for index in ids if not 0 <= index < vocabulary), None)
+    if outside is not None:
+        raise RequestError(f"token id {outside} is not in the vocabulary of {vocabulary} tokens")
+    return ids

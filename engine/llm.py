@@ -1,23 +1,24 @@
-"""A language model as a library: blocking calls, and streams for asynchronous programs."""
+"""A language model as a library of blocking calls."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xinheng.core.errors import RequestError, XinhengError
+from xinheng.core.errors import ModelError, RequestError, XinhengError
 from xinheng.core.receipt import Receipt
 from xinheng.core.settings import RuntimeSettings
 
 from .batch import Batch, GroupBatch, SamplingArrays
-from .engine import Delta, Engine
+from .engine import Delta, Engine, token_ids
 from .hub import Store, resolve
 from .kv_cache import KVCache
 from .loading import load_runner, peak_memory
@@ -34,7 +35,7 @@ Message = Mapping[str, Any]
 
 
 class LLM:
-    """A loaded model.
+    """A loaded model, for one thread; `AsyncLLM` serves many tasks.
 
     Args:
         model: a path, `pypi:<package>`, or the name of a model in the store.
@@ -57,19 +58,26 @@ class LLM:
         self.path = resolve(str(model), Store(self.runtime.cache_dir), _store_progress(progress))
         self.model_runner: ModelRunner | None = None
         self.memory_baseline = 0
-        runner: RunnerHandle
+        self._mail: dict[str, deque[Delta]] = {}
+        self._closed = False
         start = time.perf_counter()
-        if self.settings.runner == "subprocess":
-            self.model: Model = open_model(self.path)
-            runner = SubprocessRunner(self.path, self.runtime, self.settings)
-        else:
-            loaded = load_runner(self.path, self.runtime, self.settings, progress)
-            self.model, self.model_runner, self.memory_baseline = loaded.model, loaded.runner, loaded.memory_before
-            runner = InProcessRunner(self.model_runner)
-        self.tokenizer = open_tokenizer(self.model)
-        self.engine = Engine(runner, self.tokenizer, self.settings)
+        runner = self._load(progress)
+        try:
+            self.tokenizer = open_tokenizer(self.model)
+            self.engine = Engine(runner, self.tokenizer, self.settings)
+        except BaseException:
+            runner.close()
+            raise
         self.info = runner.info
         self.load_seconds = time.perf_counter() - start
+
+    def _load(self, progress: Progress | None) -> RunnerHandle:
+        if self.settings.runner == "subprocess":
+            self.model: Model = open_model(self.path)
+            return SubprocessRunner(self.path, self.runtime, self.settings)
+        loaded = load_runner(self.path, self.runtime, self.settings, progress)
+        self.model, self.model_runner, self.memory_baseline = loaded.model, loaded.runner, loaded.memory_before
+        return InProcessRunner(self.model_runner)
 
     @property
     def model_bytes(self) -> int:
@@ -89,7 +97,7 @@ class LLM:
         """The ids of a raw prompt, with the model's BOS if it uses one."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, special=True, bos=self.tokenizer.add_bos)
-        return list(prompt)
+        return list(token_ids(prompt, self.info.vocab_size))
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
@@ -115,46 +123,84 @@ class LLM:
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
         """Continue one prompt piece by piece. Leaving the loop early ends the request."""
-        name = self.engine.add(self.encode(prompt), params)
+        name = self._open(self.encode(prompt), params)
         try:
-            finished = False
-            while not finished:
-                for delta in self.engine.step():
-                    if delta.request_id == name:
-                        yield delta
-                        finished = delta.finished
+            delta = self._next(name)
+            while not delta.finished:
+                yield delta
+                delta = self._next(name)
+            yield delta
         finally:
-            self.engine.abort(name)
+            self._drop(name)
 
     def _finish(self, work: Sequence[tuple[list[int], SamplingParams]]) -> list[RequestOutput]:
         names: list[str] = []
-        done: dict[str, RequestOutput] = {}
+        done: list[RequestOutput] = []
         try:
-            names.extend(self.engine.add(ids, params) for ids, params in work)
-            while len(done) < len(names):
-                done |= {d.request_id: d.output for d in self.engine.step() if d.output is not None}
+            for ids, params in work:
+                names.append(self._open(ids, params))
+            for name in names:
+                while (output := self._next(name).output) is None:
+                    pass
+                done.append(output)
         finally:
             for name in names:
-                if name not in done:
-                    self.engine.abort(name)
-        return [done[name] for name in names]
+                self._drop(name)
+        return done
+
+    def _open(self, ids: list[int], params: SamplingParams | None) -> str:
+        if self._closed:
+            raise XinhengError("the model has been closed")
+        name = self.engine.add(ids, params)
+        self._mail[name] = deque()
+        return name
+
+    def _next(self, name: str) -> Delta:
+        """The next delta of one request; those of others are kept for whoever reads them."""
+        mail = self._mail[name]
+        while not mail:
+            if self._closed:
+                raise XinhengError("the model has been closed")
+            if name not in self.engine:
+                raise XinhengError(f"{name} was ended by somebody else")
+            for delta in self.engine.step():
+                if delta.request_id in self._mail:
+                    self._mail[delta.request_id].append(delta)
+        return mail.popleft()
+
+    def _drop(self, name: str) -> None:
+        self._mail.pop(name, None)
+        self.engine.abort(name)
 
     def logits(self, ids: Sequence[int], chunk: int | None = None) -> NDArray[np.float32]:
         """Logits float32 [len(ids), vocabulary] at every position of a text, in steps of at most `chunk` tokens.
 
         Raises:
+            RequestError: the text is empty, has impossible ids, or does not fit in what is free of the cache.
             XinhengError: the runner is another process.
         """
-        runner, info = self._runner(), self.info
-        step = min(chunk or self.settings.max_num_batched_tokens, self.settings.max_num_batched_tokens)
-        cache = KVCache(info.groups, info.blocks, info.block_size)
-        pieces = []
-        for start in range(0, len(ids), step):
-            stop = min(start + step, len(ids))
-            if not cache.allocate("text", stop):
-                raise RequestError(f"a text of {len(ids)} tokens does not fit in the key-value cache")
-            pieces.append(runner.logits(_prefill(cache, ids, start, stop)).copy())
-        return np.concatenate(pieces)
+        ids = token_ids(ids, self.info.vocab_size)
+        if not ids or (chunk is not None and chunk < 1):
+            raise RequestError("the logits of a text need at least one token, and chunks of at least one")
+        logits = np.empty((len(ids), self.info.vocab_size), np.float32)
+        for start, rows in self._logits_by_chunk(ids, chunk or len(ids)):
+            logits[start : start + len(rows)] = rows
+        return logits
+
+    def _logits_by_chunk(self, ids: Sequence[int], chunk: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        runner, cache = self._runner(), self.engine.scheduler.cache
+        step = min(chunk, self.settings.max_num_batched_tokens)
+        name = f"logits of {uuid.uuid4()}"
+        try:
+            for start in range(0, len(ids), step):
+                stop = min(start + step, len(ids))
+                if stop > self.info.max_model_len or not cache.allocate(name, stop):
+                    raise RequestError(
+                        f"a text of {len(ids)} tokens does not fit in the context or the key-value cache"
+                    )
+                yield start, runner.logits(_prefill(cache, name, ids, start, stop))
+        finally:
+            cache.release(name)
 
     def _runner(self) -> ModelRunner:
         if self.model_runner is None:
@@ -162,8 +208,10 @@ class LLM:
         return self.model_runner
 
     def close(self) -> None:
-        """Free the model."""
-        self.engine.close()
+        """Free the model. Requests under way end with an error; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self.engine.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -172,133 +220,30 @@ class LLM:
         self.close()
 
 
-class AsyncLLM:
-    """A loaded model for asynchronous programs: a thread runs the engine, any number of tasks read streams."""
-
-    def __init__(self, llm: LLM) -> None:
-        self.llm = llm
-        self._wake = threading.Condition()
-        self._inbox: list[Callable[[], None]] = []
-        self._streams: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Queue[Delta | XinhengError]]] = {}
-        self._closed = False
-        self._thread = threading.Thread(target=self._loop, name="xinheng-engine", daemon=True)
-        self._thread.start()
-
-    async def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncIterator[Delta]:
-        """Continue a prompt piece by piece. Cancelling the task, or leaving the loop, ends the request.
-
-        Raises:
-            RequestError: the prompt does not fit.
-        """
-        ids = self.llm.encode(prompt)
-        loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[Delta | XinhengError] = asyncio.Queue()
-        added: asyncio.Future[str] = loop.create_future()
-        self._tell(lambda: self._add(ids, params, loop, queue, added))
-        name = await asyncio.shield(added)
-        try:
-            while True:
-                item = await queue.get()
-                if isinstance(item, XinhengError):
-                    raise item
-                yield item
-                if item.finished:
-                    return
-        finally:
-            self._tell(lambda: self._drop(name))
-
-    async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> RequestOutput:
-        """Continue a prompt and return the whole output."""
-        async for delta in self.stream(prompt, params):
-            if delta.output is not None:
-                return delta.output
-        raise XinhengError("the stream ended without an output; this is a bug in xinheng")
-
-    def _tell(self, action: Callable[[], None]) -> None:
-        with self._wake:
-            if self._closed:
-                raise XinhengError("the engine is closed")
-            self._inbox.append(action)
-            self._wake.notify()
-
-    def _add(
-        self,
-        ids: list[int],
-        params: SamplingParams | None,
-        loop: asyncio.AbstractEventLoop,
-        queue: asyncio.Queue[Delta | XinhengError],
-        added: asyncio.Future[str],
-    ) -> None:
-        try:
-            name = self.llm.engine.add(ids, params)
-        except XinhengError as error:
-            loop.call_soon_threadsafe(_settle, added, error)
-            return
-        self._streams[name] = (loop, queue)
-        loop.call_soon_threadsafe(_settle, added, name)
-
-    def _drop(self, name: str) -> None:
-        self._streams.pop(name, None)
-        self.llm.engine.abort(name)
-
-    def _loop(self) -> None:
-        while True:
-            with self._wake:
-                while not self._inbox and not self.llm.engine.has_work and not self._closed:
-                    self._wake.wait()
-                if self._closed:
-                    return
-                actions, self._inbox = self._inbox, []
-            for action in actions:
-                action()
-            try:
-                for delta in self.llm.engine.step():
-                    self._send(delta.request_id, delta)
-            except XinhengError as error:
-                for name in list(self._streams):
-                    self._send(name, error)
-                    self._drop(name)
-
-    def _send(self, name: str, item: Delta | XinhengError) -> None:
-        if name in self._streams:
-            loop, queue = self._streams[name]
-            loop.call_soon_threadsafe(queue.put_nowait, item)
-
-    def close(self) -> None:
-        """Stop the thread and free the model."""
-        with self._wake:
-            self._closed = True
-            self._wake.notify()
-        self._thread.join()
-        self.llm.close()
-
-
 def open_tokenizer(model: Model) -> Tokenizer:
-    """The tokenizer that belongs to a model: in its GGUF file, or `tokenizer.json` beside its weights."""
+    """The tokenizer that belongs to a model: in its GGUF file, or `tokenizer.json` beside its weights.
+
+    Raises:
+        ModelError: there is none, or of a kind without support.
+        FormatError: it is damaged.
+    """
     if model.checkpoint.format == "gguf":
         return Tokenizer.from_gguf(model.checkpoint.metadata)
     folder = model.path if model.path.is_dir() else model.path.parent
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelError(f"{folder} has no tokenizer.json, the only kind of tokenizer file this engine reads; add it")
     return Tokenizer.from_json(folder / "tokenizer.json")
 
 
-def _settle(future: asyncio.Future[str], value: str | XinhengError) -> None:
-    if future.cancelled():
-        return
-    if isinstance(value, str):
-        future.set_result(value)
-    else:
-        future.set_exception(value)
-
-
 def _many(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
 
 
-def _prefill(cache: KVCache, ids: Sequence[int], start: int, stop: int) -> Batch:
+def _prefill(cache: KVCache, name: str, ids: Sequence[int], start: int, stop: int) -> Batch:
     """Tokens start to stop of one text as a batch that asks for the logits of all of them."""
-    rows = cache.rows(["text"])
+    rows = cache.rows([name])
     positions = np.arange(start, stop, dtype=np.int32)
     token_rows = np.repeat(rows, stop - start)
     return Batch(

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from xinheng.core.compiler import compile
 from xinheng.core.errors import SettingsError
 from xinheng.core.hal import Device, Numerics, Profile, StateSpace
-from xinheng.core.ir import dtype
+from xinheng.core.ir import DType
+from xinheng.core.ir.dtype import DTYPES
 from xinheng.core.ir.types import StateType
 from xinheng.core.receipt import Receipt
 from xinheng.core.schemes import scheme
@@ -68,9 +69,8 @@ class ModelRunner:
         """
         self.device, self.settings, self.config = device, settings, model.config
         numerics = Numerics(runtime.numerics, runtime.overrides)
-        kind = dtype(device.capabilities.preferred_dtype if runtime.dtype == "auto" else runtime.dtype)
-        cache = kind.name if settings.cache_dtype == "auto" else dtype(settings.cache_dtype).name
-        self.program = model.build(kind, cache)
+        kind, cache = dtypes_of(device, runtime, settings)
+        self.program = model.build(kind, cache.name)
         tokens = settings.max_num_batched_tokens
         bounds = {"tokens": tokens, "seqs": settings.max_num_seqs, "rows": tokens}
         self.executable = compile(self.program.graph, device, bounds=bounds, fallback=fallback, numerics=numerics)
@@ -95,7 +95,10 @@ class ModelRunner:
         if size not in capabilities.block_sizes:
             allowed = ", ".join(map(str, capabilities.block_sizes))
             raise SettingsError(f"engine.block_size is {size}; {self.device.spec} takes {allowed}")
-        longest = min(settings.max_model_len or self.config.max_position, self.config.max_position)
+        longest = settings.max_model_len or self.config.max_position
+        if longest > self.config.max_position:
+            made = self.config.max_position
+            raise SettingsError(f"engine.max_model_len is {longest}; the model was made for {made} tokens")
         blocks = cache_blocks(self.program.groups, size, longest, settings, self._cache_memory())
         return RunnerInfo(
             device=self.device.spec,
@@ -162,6 +165,25 @@ class ModelRunner:
         self._buffers.clear()
         del self._bound
         self.device.close()
+
+
+def dtypes_of(device: Device, runtime: RuntimeSettings, settings: EngineSettings) -> tuple[DType, DType]:
+    """The element types of activations and of the cache.
+
+    Raises:
+        SettingsError: one is unknown, or no floating-point type that the device has.
+    """
+
+    def chosen(setting: str, name: str, auto: str) -> DType:
+        known = [t for t in DTYPES.values() if t.kind == "float" and t in device.capabilities.dtypes]
+        found = [t for t in known if t.name == (auto if name == "auto" else name)]
+        if not found:
+            allowed = ", ".join(t.name for t in known)
+            raise SettingsError(f"{setting} is {name!r}; {device.spec} can compute in {allowed}")
+        return found[0]
+
+    kind = chosen("runtime.dtype", runtime.dtype, device.capabilities.preferred_dtype)
+    return kind, chosen("engine.cache_dtype", settings.cache_dtype, kind.name)
 
 
 def block_bytes(group: CacheGroup, block_size: int) -> int:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-import selectors
+import queue
+import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from xinheng.core import errors
 from xinheng.core.errors import DeviceError, XinhengError
@@ -23,8 +28,24 @@ from .kv_cache import CacheGroup
 from .runner import ModelRunner, RunnerInfo
 from .settings import EngineSettings
 
-READY, BATCH, RESULT, ERROR, STOP = b"I", b"B", b"R", b"E", b"S"
-_FRAME = struct.Struct("<cQ")
+READY, BATCH, RESULT, ERROR = b"I", b"B", b"R", b"E"
+FAILURES = (RuntimeError, MemoryError, OSError)
+"""What kernels and frameworks raise when a device fails; everything else is a bug of ours and stays what it is."""
+
+_FRAME = struct.Struct("<cQQ")
+_GRACE = 5.0  # seconds that an idle runner process gets to end by itself
+
+
+class ByteStream(Protocol):
+    """What frames are written to and read from."""
+
+    def read(self, size: int, /) -> bytes: ...
+    def write(self, data: bytes, /) -> object: ...
+    def flush(self) -> None: ...
+
+
+Frame = tuple[bytes, int, bytearray]
+"""Kind, number of the batch it belongs to, payload."""
 
 
 class RunnerHandle(Protocol):
@@ -38,8 +59,11 @@ class RunnerHandle(Protocol):
     def collect(self) -> BatchResult:
         """Wait for the oldest batch that was not collected yet; XinhengError if it failed."""
 
+    def discard(self) -> None:
+        """Forget the batches that were submitted and not collected."""
+
     def close(self) -> None:
-        """End the runner and free what it holds."""
+        """End the runner and free what it holds. A second call does nothing."""
 
 
 class InProcessRunner:
@@ -50,10 +74,16 @@ class InProcessRunner:
         self._done: deque[BatchResult] = deque()
 
     def submit(self, batch: Batch) -> None:
-        self._done.append(self.runner.run(batch))
+        try:
+            self._done.append(self.runner.run(batch))
+        except FAILURES as error:
+            raise failure(error) from error
 
     def collect(self) -> BatchResult:
         return self._done.popleft()
+
+    def discard(self) -> None:
+        self._done.clear()
 
     def close(self) -> None:
         self.runner.close()
@@ -65,11 +95,18 @@ class SubprocessRunner:
     def __init__(self, path: Path, runtime: RuntimeSettings, settings: EngineSettings) -> None:
         """Start the process and wait until the model is loaded; its errors are raised here as they were there."""
         self._timeout = settings.runner_timeout
-        command = [sys.executable, "-m", "xinheng.engine.runner_process"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._to, self._from = self._process.stdin, self._process.stdout
-        self._pending = 0
+        self._failure: DeviceError | None = None
+        self._serial = self._answered = 0
+        self._pending: deque[int] = deque()
+        self._frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = _start(theirs.fileno())
+        seconds, rest = divmod(self._timeout, 1)
+        limit = struct.pack("@ll", int(seconds), math.ceil(rest * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self._reader = threading.Thread(target=self._read, name="xinheng-runner-reader", daemon=True)
+        self._reader.start()
         start = {
             "path": str(path),
             "runtime": runtime.model_dump(mode="json"),
@@ -77,73 +114,133 @@ class SubprocessRunner:
         }
         try:
             self._send(READY, json.dumps(start).encode())
-            self.info = info_from_json(json.loads(self._receive(READY)))
+            self.info = info_from_json(json.loads(self._receive(READY, self._serial)))
         except BaseException:
-            self.close()
+            self._end()
             raise
 
     def submit(self, batch: Batch) -> None:
         self._send(BATCH, batch.to_bytes())
+        self._pending.append(self._serial)
 
     def collect(self) -> BatchResult:
-        return BatchResult.from_bytes(self._receive(RESULT))
+        return BatchResult.from_bytes(self._receive(RESULT, self._pending.popleft()))
+
+    def discard(self) -> None:
+        self._pending.clear()
+
+    def _read(self) -> None:
+        """A thread, since an interrupt of the main thread must not lose half a message."""
+        with self._socket.makefile("rb") as stream:
+            try:
+                while (frame := read_frame(stream)) is not None:
+                    self._frames.put(frame)
+            except OSError:
+                pass  # the socket is gone: the same as the end of the stream
+        self._frames.put(None)
 
     def _send(self, kind: bytes, payload: bytes) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self._serial += 1
         try:
-            write_frame(self._to, kind, payload)
-        except BrokenPipeError:
+            self._socket.sendall(_FRAME.pack(kind, self._serial, len(payload)) + payload)
+        except BlockingIOError:
+            raise self._fail(f"the runner process has taken no message for {self._timeout:g} s and was ended") from None
+        except OSError:
             raise self._died() from None
+        except BaseException:
+            self._fail("the runner process was ended, since a message to it was interrupted")
+            raise
 
-    def _receive(self, expected: bytes) -> bytes:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._from, selectors.EVENT_READ)
-            if not selector.select(self._timeout):
-                self.close()
-                raise DeviceError(f"the runner process has not answered for {self._timeout:g} s and was ended")
-        frame = read_frame(self._from)
-        if frame is None:
-            raise self._died()
-        kind, payload = frame
+    def _receive(self, expected: bytes, serial: int) -> bytearray:
+        if self._failure is not None:
+            raise self._failure
+        while True:
+            try:
+                frame = self._frames.get(timeout=self._timeout)
+            except queue.Empty:
+                raise self._fail(f"the runner process has not answered for {self._timeout:g} s and was ended") from None
+            if frame is None:
+                raise self._died()
+            kind, self._answered, payload = frame
+            if self._answered == serial:
+                break
         if kind == ERROR:
-            told = json.loads(payload)
-            raise getattr(errors, told["type"], XinhengError)(told["message"])
+            raise _error(json.loads(payload))
         if kind != expected:
-            raise XinhengError(f"the runner process sent a {kind!r} message where {expected!r} was due")
+            raise self._fail(f"the runner process sent a {kind!r} message where {expected!r} was due")
         return payload
 
     def _died(self) -> DeviceError:
-        code = self._process.wait()
+        try:
+            code = self._process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            return self._fail("the runner process closed its connection and was ended")
         how = f"signal {-code}" if code < 0 else f"status {code}"
-        return DeviceError(f"the runner process ended with {how}; its last words are on standard error")
+        return self._fail(f"the runner process ended with {how}; its last words are on standard error")
+
+    def _fail(self, message: str) -> DeviceError:
+        """End the process; whatever is asked of it from now on gives this error."""
+        self._failure = DeviceError(message)
+        self._end()
+        return self._failure
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        with self._socket:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._reader.join()
 
     def close(self) -> None:
-        if self._process.poll() is None:
-            try:
-                write_frame(self._to, STOP, b"")
-                self._to.close()
-                self._process.wait(5)
-            except (OSError, ValueError, subprocess.TimeoutExpired):
-                self._process.kill()
-                self._process.wait()
-        self._to.close()
-        self._from.close()
+        if self._failure is not None:
+            return
+        if self._answered == self._serial:
+            self._socket.shutdown(socket.SHUT_WR)  # an idle process ends when its input does
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE)
+        self._fail("the runner process has been closed")
 
 
-def write_frame(stream: IO[bytes], kind: bytes, payload: bytes) -> None:
-    """One message: kind, length, payload."""
-    stream.write(_FRAME.pack(kind, len(payload)))
+def _start(connection: int) -> subprocess.Popen[bytes]:
+    """The process, with this one's modules, deaf to ^C; what it prints goes to standard error."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "xinheng.engine.runner_process", str(connection)],
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        pass_fds=(connection,),
+        env=environment,
+        process_group=0,
+    )
+
+
+def failure(error: BaseException) -> DeviceError:
+    """One of `FAILURES` as an error of ours."""
+    return DeviceError(f"the device failed: {type(error).__name__}: {error}")
+
+
+def _error(told: dict[str, str]) -> XinhengError:
+    kind: Callable[[str], XinhengError] = getattr(errors, told["type"], XinhengError)
+    return kind(told["message"])
+
+
+def write_frame(stream: ByteStream, kind: bytes, serial: int, payload: bytes) -> None:
+    """One message: kind, number, length, payload."""
+    stream.write(_FRAME.pack(kind, serial, len(payload)))
     stream.write(payload)
     stream.flush()
 
 
-def read_frame(stream: IO[bytes]) -> tuple[bytes, bytes] | None:
+def read_frame(stream: ByteStream) -> Frame | None:
     """The next message, or None at the end of the stream."""
     head = stream.read(_FRAME.size)
     if len(head) < _FRAME.size:
         return None
-    kind, length = _FRAME.unpack(head)
-    payload = stream.read(length)
-    return (kind, payload) if len(payload) == length else None
+    kind, serial, length = _FRAME.unpack(head)
+    payload = bytearray(stream.read(length))
+    return (kind, serial, payload) if len(payload) == length else None
 
 
 def info_to_json(info: RunnerInfo) -> dict[str, Any]:
@@ -162,10 +259,3 @@ def info_from_json(data: dict[str, Any]) -> RunnerInfo:
         for g in data["groups"]
     )
     return RunnerInfo(**{**data, "groups": groups, "stop_ids": tuple(data["stop_ids"])})
-
-
-def keep_stdout_for_frames() -> IO[bytes]:
-    """Give standard output to the frames alone: whatever else prints goes to standard error."""
-    frames = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return frames

@@ -1,9 +1,11 @@
-"""The other end of `SubprocessRunner`: `python -m xinheng.engine.runner_process` serves batches on its standard streams."""
+"""The other end of `SubprocessRunner`: a process that answers batches on a socket it was given."""
 
 from __future__ import annotations
 
 import json
+import socket
 import sys
+import traceback
 from pathlib import Path
 
 from xinheng.core.errors import XinhengError
@@ -11,43 +13,62 @@ from xinheng.core.settings import RuntimeSettings
 
 from .batch import Batch
 from .loading import load_runner
+from .runner import ModelRunner
 from .runner_handle import (
     BATCH,
     ERROR,
+    FAILURES,
     READY,
     RESULT,
-    STOP,
+    ByteStream,
+    failure,
     info_to_json,
-    keep_stdout_for_frames,
     read_frame,
     write_frame,
 )
 from .settings import EngineSettings
 
 
-def main() -> int:
-    """Load what the first frame asks for, then answer batches until told to stop."""
-    frames = keep_stdout_for_frames()
-    requests = sys.stdin.buffer
-    first = read_frame(requests)
+def main(connection: int) -> int:
+    """Load what the first frame on the socket of descriptor `connection` asks for, then answer batches to its end."""
+    with socket.socket(fileno=connection) as ours, ours.makefile("rwb") as stream:
+        try:
+            return serve(stream)
+        except BrokenPipeError:
+            return 1  # the engine is gone
+
+
+def serve(stream: ByteStream) -> int:
+    """Answer the frames of a stream."""
+    first = read_frame(stream)
     if first is None:
         return 0
-    start = json.loads(first[1])
+    _, serial, payload = first
     try:
-        runtime, settings = RuntimeSettings(**start["runtime"]), EngineSettings(**start["engine"])
-        runner = load_runner(Path(start["path"]), runtime, settings).runner
+        runner = _load(payload)
     except XinhengError as error:
-        write_frame(frames, ERROR, _told(error))
+        write_frame(stream, ERROR, serial, _told(error))
         return 1
-    write_frame(frames, READY, json.dumps(info_to_json(runner.info)).encode())
-    while (frame := read_frame(requests)) is not None and frame[0] != STOP:
-        assert frame[0] == BATCH
+    write_frame(stream, READY, serial, json.dumps(info_to_json(runner.info)).encode())
+    while (frame := read_frame(stream)) is not None:
+        kind, serial, payload = frame
+        assert kind == BATCH
         try:
-            write_frame(frames, RESULT, runner.run(Batch.from_bytes(frame[1])).to_bytes())
+            answer = RESULT, runner.run(Batch.from_bytes(payload)).to_bytes()
         except XinhengError as error:
-            write_frame(frames, ERROR, _told(error))
+            answer = ERROR, _told(error)
+        except FAILURES as error:
+            traceback.print_exc()
+            answer = ERROR, _told(failure(error))
+        write_frame(stream, answer[0], serial, answer[1])
     runner.close()
     return 0
+
+
+def _load(payload: bytearray) -> ModelRunner:
+    start = json.loads(payload)
+    runtime, settings = RuntimeSettings(**start["runtime"]), EngineSettings(**start["engine"])
+    return load_runner(Path(start["path"]), runtime, settings).runner
 
 
 def _told(error: XinhengError) -> bytes:
@@ -55,4 +76,4 @@ def _told(error: XinhengError) -> bytes:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(int(sys.argv[1])))

@@ -140,6 +140,12 @@ class Scheduler:
         self._retire(sequence)
         return TokenOutput(request_id, (), reason, stop_reason)
 
+    def rewind(self) -> None:
+        """Compute every running sequence anew from its tokens: a step failed, and what the cache holds is unknown."""
+        for sequence in reversed(list(self._running)):
+            sequence.step = -1
+            self._requeue(sequence)
+
     def schedule(self) -> Batch | None:
         """The next step, or None when there is nothing to compute (no work, or all of it waits for `update`)."""
         plan = _Plan(self.max_num_batched_tokens)
@@ -197,11 +203,14 @@ class Scheduler:
         plan.add(sequence, tokens)
 
     def _preempt(self, sequence: Sequence) -> None:
+        self._requeue(sequence)
+        self.stats.num_preemptions += 1
+
+    def _requeue(self, sequence: Sequence) -> None:
         self.cache.release(sequence.id)
         del self._running[sequence]
         sequence.computed, sequence.status = 0, Status.WAITING
         self._waiting.appendleft(sequence)
-        self.stats.num_preemptions += 1
 
     def _admit(self, plan: _Plan) -> None:
         """Start waiting sequences in order, while all known tokens of each fit and running ones can still grow."""

@@ -252,6 +252,15 @@ def dtypes_part() -> str:
     return ", ".join(f"`{name}`" for name in DTYPES) + "."
 
 
+def sampling_part() -> str:
+    """The parameters of a request."""
+    from xinheng.engine import SamplingParams
+
+    fields = SamplingParams.model_fields.items()
+    rows = [(f"`{name}`", f"`{field.default}`", prose(field.description or "")) for name, field in fields]
+    return table(("Parameter", "Default", "Allowed"), rows)
+
+
 def support_part() -> str:
     """What ran where, from docs/support.toml and the backends and vendors that have no record in it."""
     records = tomllib.loads((ROOT / "docs" / "support.toml").read_text(encoding="utf-8"))["record"]
@@ -288,6 +297,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "coverage": coverage_part,
     "dtypes": dtypes_part,
     "ops": ops_part,
+    "sampling": sampling_part,
     "schemes": schemes_part,
     "settings": settings_part,
     "support": support_part,

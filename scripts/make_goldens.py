@@ -208,8 +208,7 @@ def golden(loaded: Loaded, text: str) -> tuple[dict[str, Any], Arrays]:
     arrays["positions"] = np.array(positions, np.int32)
     arrays["vocab"] = torch.stack([vocabulary for vocabulary, _ in kept]).numpy()
     arrays["logits"] = torch.stack([values for _, values in kept]).numpy()
-    record = {"text": text, "ids": ids, "forced": forced, "least_gap": least, "float32_error": error}
-    return record, arrays
+    return {"text": text, "ids": ids, "forced": forced, "least_gap": least, "float32_error": error}, arrays
 
 
 def write(name: str, path: Path, out: Path) -> None:

@@ -29,10 +29,10 @@ def explain(
     """Show the receipt of a model on a device: every op, its kernel, and why better ones were refused."""
     from xinheng.core.compiler import compile
     from xinheng.core.hal import Numerics
-    from xinheng.core.ir import dtype as dtype_of
     from xinheng.engine.hub import Store, resolve
     from xinheng.engine.loading import open_devices
     from xinheng.engine.models import open_model
+    from xinheng.engine.runner import dtypes_of
 
     runtime, engine = settings(set, device, dtype)
     path = resolve(model, Store(runtime.cache_dir))
@@ -45,9 +45,8 @@ def explain(
         _print(receipt, profiles, json)
         return
     devices = open_devices(runtime)
-    kind = dtype_of(devices.main.capabilities.preferred_dtype if runtime.dtype == "auto" else runtime.dtype)
-    cache = kind.name if engine.cache_dtype == "auto" else engine.cache_dtype
-    program = open_model(path).build(kind, cache)
+    kind, cache = dtypes_of(devices.main, runtime, engine)
+    program = open_model(path).build(kind, cache.name)
     numerics = Numerics(runtime.numerics, runtime.overrides)
     executable = compile(program.graph, devices.main, fallback=devices.fallback, numerics=numerics)
     if graph:

@@ -56,6 +56,7 @@ class Bound(Protocol):
             GraphError: an input is missing or does not fit, or sizes that must be equal are not.
             DeviceError: a size exceeds the bound it was compiled for, or a kernel failed.
         """
+        ...
 
 
 class Executable(Protocol):
@@ -67,12 +68,15 @@ class Executable(Protocol):
 
     def prepare(self, name: str, source: WeightSource | np.ndarray[Any, Any]) -> Buffer:
         """Put a parameter on the device, in a layout that suits all ops that read it here."""
+        ...
 
     def allocate_state(self, space: StateSpace | Mapping[str, StateSpace]) -> dict[str, Buffer]:
         """Zeroed memory for every state of the graph; `space` is common or by state name."""
+        ...
 
     def bind(self, buffers: Mapping[str, Buffer]) -> Bound:
         """Fix parameters and states (and any inputs that stay the same)."""
+        ...
 
 
 class KernelExecutable:
@@ -286,8 +290,8 @@ def _elsewhere(
     def run(*operands: Any, **attributes: Any) -> Any:
         moved = []
         for operand, kind in zip(operands, kinds, strict=True):
-            crosses = isinstance(kind, TensorType)
-            moved.append(other.upload(home.download(operand), kind.dtype) if crosses else operand)
+            crossed = other.upload(home.download(operand), kind.dtype) if isinstance(kind, TensorType) else operand
+            moved.append(crossed)
         made = function(*moved, **attributes)
         produced = made if isinstance(made, tuple) else (made,)
         back = [

@@ -27,8 +27,8 @@ class Kernel:
     an object with `plan(node, bounds)`, which returns the function for one node. `host` names operands it wants as
     numpy arrays; it is eligible where they are inputs of the graph.
 
-    Tensors come as buffers of the device, also constants; only where an elementwise op combines a scalar constant with a
-    tensor, the constant comes as a Python number.
+    Tensors come as buffers of the device, also constants; only where an elementwise op combines a scalar constant with
+    a tensor, the constant comes as a Python number.
     """
 
     op: str

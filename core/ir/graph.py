@@ -210,7 +210,7 @@ class Builder:
         Numbers among the operands become constants of the dtype of the first tensor operand that is not bool.
         """
         results = self.call_named(op, operands, attributes, None)
-        return results if len(results) > 1 else results[0]
+        return results[0] if len(results) == 1 else results
 
     def call_named(
         self, op: Op[..., Any], operands: Sequence[Any], attributes: Mapping[str, Any], names: Sequence[str] | None

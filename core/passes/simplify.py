@@ -24,7 +24,7 @@ def _emitter() -> Any:
         if node.op.name in ("cast", "reshape", "expand") and first is not None and first.type == node.results[0].type:
             return (first,)
         stateful = any(isinstance(r.type, StateType) for r in node.results)
-        key = (node.op.name, tuple(map(id, operands)), tuple(node.attributes.items()))
+        key = (node.op.name, tuple(map(id, operands)), tuple((k, repr(v)) for k, v in node.attributes.items()))
         if stateful or key not in known:
             made = keep(builder, node, operands)
             if stateful:
@@ -43,4 +43,5 @@ def _live(graph: Graph) -> Graph:
             nodes.append(node)
             needed.update(id(v) for v in node.operands if v is not None)
     constants = tuple(c for c in graph.constants if id(c) in needed)
-    return replace(graph, nodes=tuple(reversed(nodes)), constants=constants)
+    # Built anew, so that the run-time checks of dropped nodes go with them.
+    return rebuild(replace(graph, nodes=tuple(reversed(nodes)), constants=constants), keep)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from xinheng.core.errors import ModelError
 
 from .rope import Rope
+
+LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,54 +44,26 @@ class ModelConfig:
     eos_ids: tuple[int, ...] = ()
     bos_id: int | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse sizes that do not fit each other; ModelError names them."""
+        if self.num_heads % self.num_kv_heads:
+            raise ModelError(
+                f"{self.num_heads} attention heads cannot share {self.num_kv_heads} key-value heads evenly"
+            )
+        unknown = set(self.layer_types) - set(LAYER_TYPES)
+        if unknown or len(self.layer_types) != self.num_layers:
+            raise ModelError(
+                f"layer_types must say for each of {self.num_layers} layers {' or '.join(LAYER_TYPES)}; "
+                f"it has {len(self.layer_types)} entries{f', among them {min(unknown)!r}' if unknown else ''}"
+            )
+        if "sliding_attention" in self.layer_types and self.sliding_window is None:
+            raise ModelError("layer_types has sliding_attention, but there is no sliding_window")
+
     def window(self, layer: int) -> int | None:
         """The sliding window of a layer, None for full attention."""
         return self.sliding_window if self.layer_types[layer] == "sliding_attention" else None
 
 
-class Fields:
-    """Typed access to a mapping of settings; a missing or unfit one is a ModelError naming it."""
-
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
-        self.values, self.where = values, where
-
-    def get(self, *names: str, default: Any = ...) -> Any:
-        """The first of several spellings that is present and not null."""
-        for name in names:
-            if self.values.get(name) is not None:
-                return self.values[name]
-        if default is ...:
-            raise ModelError(
-                f"{self.where} has no {' or '.join(map(repr, names))}; the model cannot be built without it"
-            )
-        return default
-
-    def size(self, *names: str, default: Any = ...) -> int:
-        """A positive integer."""
-        value = self.get(*names, default=default)
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise ModelError(f"{self.where}: {names[0]} is {value!r}, it must be a positive integer")
-        return value
-
-    def number(self, *names: str, default: Any = ...) -> float:
-        """A finite number."""
-        value = self.get(*names, default=default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ModelError(f"{self.where}: {names[0]} is {value!r}, it must be a finite number")
-        return float(value)
-
-    def optional_number(self, *names: str) -> float | None:
-        """A finite number, or None if absent."""
-        return self.number(*names) if self.get(*names, default=None) is not None else None
-
-
 def layer_pattern(layers: int, every: int) -> tuple[str, ...]:
     """Sliding layers with each `every`-th one full."""
     return tuple("full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(layers))
-
-
-def ids(value: Any) -> tuple[int, ...]:
-    """A token id, a list of them or nothing, as a tuple."""
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list | tuple) else (value,)

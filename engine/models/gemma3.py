@@ -15,7 +15,8 @@ from xinheng.core.ir import DType, Value
 from xinheng.core.ir.dtype import round_to
 
 from ..weights import Checkpoint
-from .config import Fields, ModelConfig, ids, layer_pattern
+from .config import ModelConfig, layer_pattern
+from .fields import Fields, ids
 from .program import ModelContext, ModelProgram
 from .rope import Rope, rope_tables
 
@@ -29,12 +30,16 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
     heads, layers = fields.size("num_attention_heads"), fields.size("num_hidden_layers")
     head_dim = fields.size("head_dim", default=256)
     types = fields.get("layer_types", default=None)
-    rope = fields.get("rope_parameters", default=None)
-    if rope is None:
-        full = {"rope_theta": fields.number("rope_theta", default=1e6), **(fields.get("rope_scaling", default={}))}
-        local = {"rope_theta": fields.number("rope_local_base_freq", default=1e4)}
+    rope = fields.table("rope_parameters", default={})
+    if not rope:
+        base = fields.number("rope_theta", default=1e6)
+        full: Mapping[str, Any] = {"rope_theta": base, **fields.table("rope_scaling", default={})}
+        local: Mapping[str, Any] = {"rope_theta": fields.number("rope_local_base_freq", default=1e4)}
     else:
-        full, local = rope.get("full_attention", rope), rope.get("sliding_attention", {"rope_theta": 1e4})
+        nested = Fields(rope, "rope_parameters")
+        full, local = nested.table("full_attention", default=rope), nested.table("sliding_attention", default={})
+    if fields.get("use_bidirectional_attention", default=False):
+        raise ModelError("config.json: use_bidirectional_attention makes this an encoder, which cannot generate text")
     act = fields.get("hidden_activation", "hidden_act", default="gelu_pytorch_tanh")
     if act != "gelu_pytorch_tanh":
         raise ModelError(
@@ -46,7 +51,7 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
         intermediate_size=fields.size("intermediate_size"),
         num_layers=layers,
         num_heads=heads,
-        num_kv_heads=fields.size("num_key_value_heads", default=heads),
+        num_kv_heads=fields.size("num_key_value_heads", default=4),
         head_dim=head_dim,
         vocab_size=fields.size("vocab_size"),
         max_position=fields.size("max_position_embeddings", default=131072),

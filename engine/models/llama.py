@@ -13,7 +13,8 @@ from xinheng.core.errors import ModelError
 from xinheng.core.ir import DType, Value
 
 from ..weights import Checkpoint
-from .config import Fields, ModelConfig, ids
+from .config import ModelConfig
+from .fields import Fields, ids
 from .program import ModelContext, ModelProgram
 from .rope import Rope, rope_tables
 
@@ -27,6 +28,7 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
     if act != "silu":
         raise ModelError(f"config.json: hidden_act {act!r} is not what a llama model uses; expected 'silu'")
     layers = fields.size("num_hidden_layers")
+    window = fields.size("sliding_window") if _slides(fields) else None
     return ModelConfig(
         model_type="llama",
         hidden_size=hidden,
@@ -38,12 +40,9 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
         vocab_size=fields.size("vocab_size"),
         max_position=fields.size("max_position_embeddings", default=2048),
         rms_norm_eps=fields.number("rms_norm_eps", default=1e-6),
-        rope=Rope.read(
-            fields.get("rope_parameters", "rope_scaling", default={}),
-            fields.number("rope_theta", default=1e4),
-            head_dim,
-        ),
-        layer_types=("full_attention",) * layers,
+        rope=_rope(fields, head_dim),
+        layer_types=("full_attention" if window is None else "sliding_attention",) * layers,
+        sliding_window=window,
         attention_scale=head_dim**-0.5,
         attention_bias=bool(fields.get("attention_bias", default=False)),
         mlp_bias=bool(fields.get("mlp_bias", default=False)),
@@ -51,6 +50,19 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
         eos_ids=ids(config.get("eos_token_id")),
         bos_id=config.get("bos_token_id"),
     )
+
+
+def _slides(fields: Fields) -> bool:
+    """Whether all layers have a window: only Mistral's config means it so."""
+    return bool(fields.values.get("model_type") == "mistral" and fields.get("sliding_window", default=None))
+
+
+def _rope(fields: Fields, width: int) -> Rope:
+    parameters = fields.table("rope_parameters", default={})
+    if not parameters:
+        return Rope.read(fields.table("rope_scaling", default={}), fields.number("rope_theta", default=1e4), width)
+    theta = parameters.get("rope_theta") or fields.number("rope_theta")
+    return Rope.read(parameters, theta, width)
 
 
 def from_gguf(metadata: Mapping[str, Any], checkpoint: Checkpoint) -> ModelConfig:

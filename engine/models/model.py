@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,13 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xinheng.core.errors import ModelError
+from xinheng.core.errors import FormatError, ModelError
 from xinheng.core.hal.weight import WeightSource
 from xinheng.core.ir import DType, TensorType, Value
 
 from ..weights import Checkpoint, open_checkpoint
 from .config import ModelConfig
+from .fields import ids
 from .program import ModelProgram
+
+_HARMLESS = re.compile(r"(^|\.)(rope_freqs\.weight|rotary_emb\.inv_freq)$")
+"""Tensors that repeat what the config says, or that builders read as constants."""
 
 ALIASES = {"gemma3_text": "gemma3", "mistral": "llama"}
 """Architectures that another builder covers."""
@@ -37,7 +43,21 @@ class Model:
     def build(self, dtype: DType, cache_scheme: str) -> ModelProgram:
         """The graph of one step, with activations in `dtype` and the cache in `cache_scheme`."""
         program: ModelProgram = self.module.build(self.config, self.checkpoint, dtype, cache_scheme)
+        self._check_surplus(program)
         return program
+
+    def _check_surplus(self, program: ModelProgram) -> None:
+        """Refuse tensors that the graph does not read: a bias or a scale left out gives silently wrong numbers."""
+        known = {value.name for value in program.graph.parameters}
+        if self.config.tie_word_embeddings:
+            known.add("lm_head.weight")
+        surplus = [name for name in self.checkpoint.names() if name not in known and not _HARMLESS.search(name)]
+        if surplus:
+            more = f" and {len(surplus) - 4} more" if len(surplus) > 4 else ""
+            raise ModelError(
+                f"{self.path}: a {self.config.model_type} model of this config has no place for "
+                f"{', '.join(surplus[:4])}{more}; it would compute something else without them"
+            )
 
     def parameter(self, value: Value) -> WeightSource | NDArray[Any]:
         """The source of a parameter of the graph: lazy for weights, an array for small tensors."""
@@ -61,14 +81,30 @@ def open_model(path: Path | str) -> Model:
         module = _module(str(metadata.get("general.architecture")), checkpoint.path)
         return Model(checkpoint.path, checkpoint, module.from_gguf(metadata, checkpoint), module)
     module = _module(str(metadata.get("model_type")), checkpoint.path)
-    return Model(checkpoint.path, checkpoint, module.from_hugging_face(metadata), module)
+    if quantization := metadata.get("quantization_config"):
+        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
+        raise ModelError(f"{checkpoint.path}: quantization_config asks for {method!r}, which is not supported yet")
+    config: ModelConfig = module.from_hugging_face(metadata)
+    ends = dict.fromkeys((*config.eos_ids, *_generation_ends(checkpoint.path)))
+    return Model(checkpoint.path, checkpoint, replace(config, eos_ids=tuple(ends)), module)
+
+
+def _generation_ends(path: Path) -> tuple[int, ...]:
+    """The end tokens in generation_config.json, which may be more than those in config.json (01-ai/Yi#223)."""
+    file = (path if path.is_dir() else path.parent) / "generation_config.json"
+    if not file.is_file():
+        return ()
+    try:
+        return ids(json.loads(file.read_bytes()).get("eos_token_id"))
+    except (ValueError, AttributeError):
+        raise FormatError(f"{file} is not a JSON object; download it again or delete it") from None
 
 
 def architectures() -> list[str]:
     """The architectures there are builders for: modules of this package that have a `build`."""
     package = importlib.import_module(__package__ or "")
     names = [m.name for m in pkgutil.iter_modules(package.__path__)]
-    return sorted(name for name in names if name not in ("config", "model", "program", "rope"))
+    return sorted(name for name in names if name not in ("config", "fields", "model", "program", "rope"))
 
 
 def _module(name: str, path: Path) -> ModuleType:

@@ -20,8 +20,8 @@ class ModelProgram:
     """One step of a model over a flattened batch.
 
     Inputs: token_ids, positions int32 [tokens]; query_start int32 [seqs + 1]; seq_lens int32 [seqs]; logit_rows int32
-    [rows]; and per cache group slots.<group> int32 [tokens] and block_table.<group> int32 [seqs, blocks]. Output: logits
-    float32 [rows, vocabulary]. Parameters have Hugging Face names; the state of layer n is called cache.n.
+    [rows]; and per cache group slots.<group> int32 [tokens] and block_table.<group> int32 [seqs, blocks]. Output:
+    logits float32 [rows, vocabulary]. Parameters have Hugging Face names; the state of layer n is called cache.n.
     """
 
     graph: Graph
@@ -135,7 +135,8 @@ class ModelContext:
         config = self.config
         x = self.norm(ops.index_select(x, self.logit_rows), "model.norm")
         name = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
-        logits = ops.cast(self.linear(x, name, config.vocab_size), dtype=float32)
+        # float32 from here on: 16-bit logits of a large vocabulary tie, and the lowest id would win by accident
+        logits = self.linear(ops.cast(x, dtype=float32), name, config.vocab_size)
         if config.final_softcap:
             logits = ops.mul(ops.tanh(ops.div(logits, config.final_softcap)), config.final_softcap)
         graph = verify(self.builder.build(logits=logits))

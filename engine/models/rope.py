@@ -15,6 +15,8 @@ from xinheng.core.errors import ModelError
 from xinheng.core.ir import Value
 from xinheng.core.ir.dtype import float32
 
+from .fields import Fields
+
 _KNOWN = {
     "default": set(),
     "linear": {"factor"},
@@ -54,15 +56,19 @@ class Rope:
         missing = _KNOWN[kind] - set(parameters)
         if missing:
             raise ModelError(f"rope parameters of type {kind!r} lack {sorted(missing)[0]!r}")
-        return cls(
-            theta=float(parameters.get("rope_theta", theta)),
-            width=int(width * float(parameters.get("partial_rotary_factor", 1.0))),
+        fields = Fields(parameters, f"rope parameters of type {kind!r}")
+        made = cls(
+            theta=fields.number("rope_theta", default=theta),
+            width=int(width * fields.number("partial_rotary_factor", default=1.0)),
             kind=kind,
-            factor=float(parameters.get("factor", 1.0)),
-            low_freq_factor=float(parameters.get("low_freq_factor", 1.0)),
-            high_freq_factor=float(parameters.get("high_freq_factor", 4.0)),
-            original_max_position=int(parameters.get("original_max_position_embeddings", 8192)),
+            factor=fields.number("factor", default=1.0),
+            low_freq_factor=fields.number("low_freq_factor", default=1.0),
+            high_freq_factor=fields.number("high_freq_factor", default=4.0),
+            original_max_position=fields.size("original_max_position_embeddings", default=8192),
         )
+        if made.theta <= 0 or made.factor <= 0 or not 0 < made.width <= width or made.width % 2:
+            raise ModelError(f"{fields.where}: {dict(parameters)} give impossible frequencies for a width of {width}")
+        return made
 
     def frequencies(self, factors: NDArray[Any] | None = None) -> NDArray[np.float32]:
         """Angle per position, float32 [width / 2]; `factors` (from a GGUF file) divide them."""

@@ -35,7 +35,7 @@ def json_vocabulary(path: Path, config: Mapping[str, Any]) -> Vocabulary:
     template = _template(config)
     leading = _leads(data)
     bos, eos = _content(config.get("bos_token")) or leading, _content(config.get("eos_token"))
-    added = data["added_tokens"]
+    added = data["added_tokens"] = _added(data["added_tokens"], config)
     spelling = _spelling(path, data)
     tokens = _tokens(path, model["vocab"], added)
     controls = tuple(_controls(added, model["vocab"], template, {mark for mark in (bos, eos) if mark}))
@@ -72,6 +72,14 @@ def _read(path: Path) -> _JSON:
         raise FormatError(f"{path} is not a tokenizer.json: {type(error).__name__}: {error}") from error
     assert isinstance(data, dict)
     return data
+
+
+def _added(listed: list[_JSON], config: Mapping[str, Any]) -> list[_JSON]:
+    """The added tokens of tokenizer.json, and those that only tokenizer_config.json lists."""
+    names = {token["content"] for token in listed}
+    table: Mapping[str, _JSON] = config.get("added_tokens_decoder") or {}
+    late = [{**token, "id": int(index)} for index, token in table.items() if token["content"] not in names]
+    return [*listed, *late]
 
 
 def _content(token: Any) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, nodes
+from jinja2 import DictLoader, TemplateError, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension
 from jinja2.parser import Parser
@@ -64,6 +64,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         # Constant folding would turn literals inside lists and mappings into values without origin.
         super().__init__(
+            loader=DictLoader({}),
             trim_blocks=True,
             lstrip_blocks=True,
             optimized=False,

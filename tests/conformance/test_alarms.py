@@ -97,7 +97,9 @@ def test_rotary_passes(dtype: DType, interleaved: bool) -> None:
     cos, sin = kernels.tables(7, WIDTH)
     for kind in KINDS:
         x, rules = data(kind, 7, WIDTH, dtype=dtype), kernels.rules_for(kind)
-        operands = (kernels.operand(part, kind_of, rules) for part, kind_of in ((x, dtype), (cos, float32), (sin, float32)))
+        operands = (
+            kernels.operand(part, kind_of, rules) for part, kind_of in ((x, dtype), (cos, float32), (sin, float32))
+        )
         expected = kernels.rotary(*operands, interleaved=interleaved)
         assert admitted(expected, run(kernels.rotary, x, cos, sin, interleaved=interleaved), dtype).all()
 

@@ -61,7 +61,9 @@ def test_matmul(bug: str, dtype: DType) -> None:
     program, how = MATMUL[bug]
     how = dict(how)
     after = how.pop("after", lambda out: out)
-    assert rejected(bound(kernels.matmul, a, b, dtype=dtype, rules=Rules()), after(run(program, a, b, **how)), dtype) == 1
+    assert (
+        rejected(bound(kernels.matmul, a, b, dtype=dtype, rules=Rules()), after(run(program, a, b, **how)), dtype) == 1
+    )
 
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
@@ -247,9 +249,7 @@ def test_declared_depth_sees_what_an_undeclared_sum_hides() -> None:
     x, w = data("normal", 1, terms, dtype=dtype)[:4], np.ones(terms)
     bug = partial(_rms, terms=terms - 1)
     blocked: type[Kernel] = kernels.ORDERS[2]
-    loose, tight = (
-        bound(kernels.rms_norm, x, w, dtype=dtype, rules=rules) for rules in (Rules(), Rules(depth=64))
-    )
+    loose, tight = (bound(kernels.rms_norm, x, w, dtype=dtype, rules=rules) for rules in (Rules(), Rules(depth=64)))
     out = run(bug, x, w, kernel=blocked)
     assert rejected(loose, out, dtype) < 1
     assert rejected(tight, out, dtype) == 1

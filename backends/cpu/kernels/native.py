@@ -52,7 +52,7 @@ def register_native(registry: KernelRegistry, library: Library, *, priority: int
 
 
 def applies(node: Node, library: Library) -> bool | str:
-    """Whether weights, caches and the result of a node are in forms that native kernels know, or why not."""
+    """Whether the weights and caches of a node are in forms that native kernels know, or why not."""
     names = {kind.name for kind in FLOATS}
     for value in node.operands:
         kind = None if value is None else value.type
@@ -62,5 +62,4 @@ def applies(node: Node, library: Library) -> bool | str:
                 return f"no native reader for scheme {unknown[0]!r}"
         elif isinstance(kind, StateType) and kind["scheme"] not in names:
             return f"no native cache of {kind['scheme']}"
-    result = node.attributes.get("dtype")
-    return True if result is None or result in FLOATS else f"does not write {result}"
+    return True

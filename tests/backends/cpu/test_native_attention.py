@@ -18,7 +18,7 @@ UNIT = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-1
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of (queries, length) with their cache; what no query may see is NaN, and its table entries are absurd."""
+    """Sequences of (queries, length) with their cache; what no query may see is NaN, its table entries are absurd."""
 
     sizes: tuple[tuple[int, int], ...]
     heads: int
@@ -35,10 +35,8 @@ class Batch:
     def made(self) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
         """All queries, and keys and values [length, kv_heads, width] of each sequence."""
         g = torch.Generator().manual_seed(self.seed)
-        pairs = [
-            (torch.randn(n, self.kv_heads, self.width, generator=g), torch.randn(n, self.kv_heads, self.v_width, generator=g))
-            for _, n in self.sizes
-        ]
+        widths = (self.width, self.v_width)
+        pairs = [[torch.randn(n, self.kv_heads, width, generator=g) for width in widths] for _, n in self.sizes]
         q = [torch.randn(n, self.heads, self.width, generator=g) for n, _ in self.sizes]
         return torch.cat(q).to(self.kind), [(k.to(self.cache_kind), v.to(self.cache_kind)) for k, v in pairs]
 
@@ -54,15 +52,16 @@ class Batch:
         k = torch.full((count, size, self.kv_heads, self.width), torch.nan, dtype=self.cache_kind)
         v = torch.full((count, size, self.kv_heads, self.v_width), torch.nan, dtype=self.cache_kind)
         free = np.random.default_rng(self.seed).permutation(count).tolist()
-        for s, ((queries, length), (keys, values)) in enumerate(zip(self.sizes, pairs, strict=True)):
-            for position in range(self.first_seen(queries, length), length):
+        for s, ((queries, n), (keys, values)) in enumerate(zip(self.sizes, pairs, strict=True)):
+            for position in range(self.first_seen(queries, n), n):
                 if table[s, position // size] < 0:
                     table[s, position // size] = free.pop()
                 block = int(table[s, position // size])
                 k[block, position % size], v[block, position % size] = keys[position], values[position]
         starts = np.cumsum([0, *(n for n, _ in self.sizes)])
         lengths = [n for _, n in self.sizes]
-        return q, TorchPagedKV(k, v), torch.tensor(starts, dtype=torch.int32), torch.tensor(lengths, dtype=torch.int32), table
+        start, length = (torch.tensor(x, dtype=torch.int32) for x in (starts, lengths))
+        return q, TorchPagedKV(k, v), start, length, table
 
     def run(self, build: SimpleNamespace, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         out: tuple[torch.Tensor, torch.Tensor] = build.paged_attention(
@@ -71,34 +70,29 @@ class Batch:
         return out
 
     def exact(self, softcap: float | None = None, sinks: torch.Tensor | None = None) -> tuple[Any, Any]:
-        q, pairs = self.made()
-        outs, sums, row = [], [], 0
-        for (queries, length), (keys, values) in zip(self.sizes, pairs, strict=True):
-            for i in range(queries):
-                position = length - queries + i
-                seen = [
-                    j
-                    for j in range(length if position >= 0 else 0)
-                    if (j <= position or not self.causal) and (not self.window or position - j < self.window)
-                ]
-                one = [self._row(q[row, h], keys[seen], values[seen], h, softcap, sinks) for h in range(self.heads)]
-                outs.append([out for out, _ in one])
-                sums.append([lse for _, lse in one])
+        made, pairs = self.made()
+        q, group = made.double().numpy(), self.heads // self.kv_heads
+        extra = np.full(self.heads, -np.inf) if sinks is None else sinks.double().numpy()
+        outs, sums, row = np.zeros((len(q), self.heads, self.v_width)), np.full(q.shape[:2], -np.inf), 0
+        for (queries, length), pair in zip(self.sizes, pairs, strict=True):
+            keys, values = (np.repeat(x.double().numpy(), group, axis=1) for x in pair)
+            for position in range(length - queries, length):
+                seen = [j for j in range(length) if self.sees(position, j)]
+                if seen:
+                    logits = np.einsum("jhd,hd->hj", keys[seen], q[row]) * self.width**-0.5
+                    if softcap:
+                        logits = softcap * np.tanh(logits / softcap)
+                    top = np.maximum(logits.max(-1), extra)
+                    weights = np.exp(logits - top[:, None])
+                    total = weights.sum(-1) + np.exp(extra - top)
+                    outs[row] = np.einsum("hj,jhd->hd", weights, values[seen]) / total[:, None]
+                    sums[row] = top + np.log(total)
                 row += 1
-        return np.array(outs), np.array(sums)
+        return outs, sums
 
-    def _row(self, q: Any, keys: Any, values: Any, head: int, softcap: Any, sinks: Any) -> tuple[Any, float]:
-        if len(keys) == 0:
-            return np.zeros(self.v_width), -np.inf
-        kv = head // (self.heads // self.kv_heads)
-        logits = keys[:, kv].double().numpy() @ q.double().numpy() * self.width**-0.5
-        if softcap:
-            logits = softcap * np.tanh(logits / softcap)
-        extra = [] if sinks is None else [float(sinks[head])]
-        top = max(*logits, *extra, -1e30)
-        weights = np.exp(logits - top)
-        total = weights.sum() + sum(np.exp(x - top) for x in extra)
-        return weights @ values[:, kv].double().numpy() / total, top + np.log(total)
+    def sees(self, position: int, key: int) -> bool:
+        near = self.window is None or position - key < self.window
+        return position >= 0 and near and (key <= position or not self.causal)
 
 
 def assert_near(got: tuple[torch.Tensor, torch.Tensor], want: tuple[Any, Any]) -> None:
@@ -116,14 +110,23 @@ MIXED = ((1, 1), (5, 5), (1, 70), (3, 200), (17, 130), (0, 9), (64, 64))
     ("heads", "kv_heads", "width", "v_width"),
     [(3, 3, 64, 64), (9, 3, 64, 64), (4, 1, 256, 256), (4, 2, 40, 24), (2, 1, 7, 5), (6, 1, 80, 96)],
 )
-def test_attention_over_many_shapes(build: SimpleNamespace, heads: int, kv_heads: int, width: int, v_width: int) -> None:
+def test_attention_over_many_shapes(
+    build: SimpleNamespace, heads: int, kv_heads: int, width: int, v_width: int
+) -> None:
     batch = Batch(MIXED, heads, kv_heads, width, v_width)
     assert_near(batch.run(build), batch.exact())
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"window": 1}, {"window": 50}, {"window": 64}, {"causal": False}, {"causal": False, "window": 33}, {"block_size": 7}],
+    [
+        {"window": 1},
+        {"window": 50},
+        {"window": 64},
+        {"causal": False},
+        {"causal": False, "window": 33},
+        {"block_size": 7},
+    ],
     ids=str,
 )
 def test_what_a_query_sees(build: SimpleNamespace, options: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Native linear: right within the bound of float32 sums, and the same bits however rows, chunks and threads are split."""
+"""Native linear: right within the bound of float32 sums; the same bits however rows, chunks and threads are split."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from xinheng.backends._torch import TorchWeight
 from xinheng.core.errors import DeviceError
 
-PACKED = "q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4".split()
+PACKED = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"]
 DENSE = ["float32", "bfloat16", "float16"]
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 UNIT = 2.0**-24
@@ -55,7 +55,9 @@ def test_dense_weights_have_any_number_of_columns(
 
 
 @pytest.mark.parametrize("kind", FLOATS, ids=str)
-def test_parts_bias_and_element_types(build: SimpleNamespace, random_weight: Any, exact: Any, kind: torch.dtype) -> None:
+def test_parts_bias_and_element_types(
+    build: SimpleNamespace, random_weight: Any, exact: Any, kind: torch.dtype
+) -> None:
     weight = random_weight([("q4_k", 21), ("q6_k", 7), ("float16", 5), ("q8_0", 1)], 512)
     x, bias = torch.randn(2, 3, 512).to(kind), torch.randn(34).to(kind)
     got = build.linear(x, weight, bias)

@@ -56,7 +56,9 @@ def test_readers_refuse_results_they_cannot_write(registry: KernelRegistry) -> N
     b = Builder()
     w = b.parameter("w", WeightType((64, 512), "q4_k"))
     graph = b.build(ops.dequantize(w, dtype=bfloat16), ops.dequantize(w, dtype=float64))
-    assert [chosen(registry, node) for node in graph.nodes] == ["native_dequantize", "does not write float64"]
+    narrow, wide = graph.nodes
+    assert chosen(registry, narrow) == "native_dequantize"
+    assert "not float64" in chosen(registry, wide)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,9 @@ def test_readers_refuse_results_they_cannot_write(registry: KernelRegistry) -> N
         ("int8", False, "no native cache of int8"),
     ],
 )
-def test_attention_refuses_bias_and_coded_caches(registry: KernelRegistry, scheme: str, bias: bool, answer: str) -> None:
+def test_attention_refuses_bias_and_coded_caches(
+    registry: KernelRegistry, scheme: str, bias: bool, answer: str
+) -> None:
     b = Builder()
     kind = StateType("paged_kv", (("heads", 2), ("k_dim", 16), ("v_dim", 16), ("scheme", scheme)))
     cache = b.state("cache", kind)

@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from xinheng.backends._torch import TorchWeight
+from xinheng.backends._torch import TorchWeight, TorchWeightPart
 from xinheng.core.errors import DeviceError
 from xinheng.core.ir.dtype import DType, bfloat16, float16, float32, float64, round_to
 
-PACKED = (
-    "q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4".split()
-)  # fmt: skip
+PACKED = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"]
 DENSE = ["float32", "bfloat16", "float16"]
 FLOATS = [float32, bfloat16, float16]
 
@@ -40,7 +38,7 @@ def test_a_weight_of_every_exponent_reads_exactly_in_mxfp4(build: SimpleNamespac
     data = np.zeros((256, 17), np.uint8)
     data[:, 0] = np.arange(256)
     data[:, 1:] = np.arange(16) | (15 - np.arange(16)) << 4
-    weight = SimpleNamespace(shape=(256, 32), parts=[SimpleNamespace(scheme="mxfp4", rows=256, data=torch.from_numpy(data))])
+    weight = TorchWeight((256, 32), (TorchWeightPart("mxfp4", 256, torch.from_numpy(data)),))
     want = round_to(exact(weight), float32)
     np.testing.assert_array_equal(as_float64(build.dequantize(weight, dtype=float32)), want)
 

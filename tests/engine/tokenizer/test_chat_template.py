@@ -75,9 +75,8 @@ def test_origins_in_real_templates(real: Callable[[str], ChatTemplate]) -> None:
     assert special(real("deepseek_v3").render(turns)) == (
         "<｜begin▁of▁sentence｜>·<｜User｜>·<｜Assistant｜>·<｜end▁of▁sentence｜><｜User｜>·<｜Assistant｜>"
     )
-    assert special(real("qwen3").render(turns[:3])).endswith("<|im_start|>·\n<think>\n·\n</think>\n\n·<|im_end|>\n" + (
-        "<|im_start|>assistant\n"
-    ))
+    ending = "<|im_start|>·\n<think>\n·\n</think>\n\n·<|im_end|>\n<|im_start|>assistant\n"
+    assert special(real("qwen3").render(turns[:3])).endswith(ending)
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -92,8 +91,9 @@ def test_tool_calls_render(name: str, real: Callable[[str], ChatTemplate]) -> No
         assert '{"city": "Köln"}' in prompt and "\\" not in prompt
         function["arguments"] = {"city": "Köln"}  # type: ignore[assignment]
         assert text(real(name).render(turns, tools=[tool])) == prompt
-        for empty in ("", []):
-            assert text(real(name).render([USER[0], {**turns[1], "content": empty}], tools=[tool])) == prompt
+        blank: list[Any] = ["", []]
+        for content in blank:
+            assert text(real(name).render([USER[0], {**turns[1], "content": content}], tools=[tool])) == prompt
 
 
 def test_arguments_that_are_no_json(real: Callable[[str], ChatTemplate]) -> None:
@@ -122,7 +122,7 @@ EXPRESSIONS = [
     ("{% filter trim %}  <|x|>{{ m }} {% endfilter %}", "<|x|>·"),
     ("{% set n = namespace(a='') %}{% for i in range(2) %}{% set n.a = n.a + '<' + m %}{% endfor %}{{ n.a }}", "<·<·"),
     ("{% set t = {'user': '<|user|>', 'n': ['<|x|>']} %}{{ t[r] }}{{ t.n[0] }}", "<|user|><|x|>"),
-    ("{{ m | tojson }}{{ '<|x|>' | tojson }}", "·"),
+    ("{{ m | tojson }}{{ '<|x|>' | tojson }}", '·"<|x|>"'),
     ("{{ '%s<|x|>' | format(m) }}{{ '{}<|x|>'.format(m) }}", "·"),
     ("{{ m.split('|') | last }}{{ 'a<|x|>b'.split('<|x|>')[1] }}", "·b"),
     ("{{ bos_token + m + eos_token }}", "<s>·</s>"),
@@ -156,9 +156,8 @@ def test_neighbouring_pieces_of_one_origin_are_one_segment() -> None:
 
 def test_content_forms() -> None:
     source = "{{ messages[0].content }}|{{ messages[0].content is none }}"
-    assert text(render(source, [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])) == (
-        "a\nb|False"
-    )
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert text(render(source, [{"role": "user", "content": parts}])) == "a\nb|False"
     assert text(render(source, [{"role": "user", "content": []}])) == "|False"
     for absent in ({"role": "user", "content": None}, {"role": "user"}):
         assert text(render(source, [absent])) == "|True"
@@ -204,11 +203,11 @@ def test_fields_that_are_none_are_left_out() -> None:
         ("{{ nothing.more }}", RequestError, "nothing"),
         ("{{ messages[9].role }}", RequestError, "no element 9"),
         ("{{ 1 // 0 }}", RequestError, "ZeroDivisionError"),
-        ("{{ ''.__class__ }}", ModelError, "sandbox"),
+        ("{{ ''.__class__.mro() }}", ModelError, "sandbox"),
         ("{{ messages.append(1) }}", ModelError, "sandbox"),
-        ("{% include 'x' %}", ModelError, "sandbox|no loader"),
+        ("{% include 'x' %}", ModelError, "sandbox"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", ModelError, "without end"),
-        ("{{ messages[0].content._spans }}", ModelError, "sandbox"),
+        ("{{ messages[0].content._spans | length + messages[0].content._spans.x }}", ModelError, "sandbox"),
         ("{% if %}", ModelError, "line 1"),
         ("{% while true %}{% endwhile %}", ModelError, "does not compile"),
     ],
@@ -229,7 +228,8 @@ def test_deeply_nested_messages() -> None:
 @pytest.mark.parametrize("name", ["bos_token", "raise_exception", "strftime_now"])
 def test_names_a_request_cannot_set(name: str) -> None:
     with pytest.raises(RequestError, match=name):
-        render("x", **{name: "y"})
+        variables: dict[str, Any] = {name: "y"}
+        ChatTemplate("x").render(USER, **variables)
 
 
 def test_variables_and_helpers() -> None:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xinheng.core.errors import RequestError
 from xinheng.engine.tokenizer import Detokenizer, Tokenizer
 
+FAST = settings(deadline=None, max_examples=80)
 Make = Callable[..., dict[str, Any]]
 
 
@@ -38,6 +39,7 @@ def singly(ids: Sequence[int]) -> list[list[int]]:
     return [[index] for index in ids]
 
 
+@FAST
 @given(ids=st.lists(st.integers(0, 266), max_size=30), skip=st.booleans(), sizes=st.lists(st.integers(1, 4)))
 def test_byte_level_pieces_add_up(bpe: Tokenizer, ids: list[int], skip: bool, sizes: list[int]) -> None:
     chunks, position = [], 0
@@ -48,12 +50,14 @@ def test_byte_level_pieces_add_up(bpe: Tokenizer, ids: list[int], skip: bool, si
     assert "".join(stream(detokenizer, chunks)) == bpe.decode(ids, skip_special=skip) == detokenizer.text
 
 
+@FAST
 @given(ids=st.lists(st.integers(0, 273), max_size=30), skip=st.booleans())
 def test_sentencepiece_pieces_add_up(spm: Tokenizer, ids: list[int], skip: bool) -> None:
     detokenizer = Detokenizer(spm, skip_special=skip)
     assert "".join(stream(detokenizer, singly(ids))) == spm.decode(ids, skip_special=skip) == detokenizer.text
 
 
+@FAST
 @given(text=st.text("aé你😊🇨🇳\u0301", max_size=12))
 def test_no_piece_holds_half_a_character(bpe: Tokenizer, spm: Tokenizer, text: str) -> None:
     byte_tokens = [byte + 3 for byte in text.encode()]
@@ -156,6 +160,7 @@ def reference(text: str, stops: list[str], include: bool) -> tuple[str, str | No
     return text, None
 
 
+@FAST
 @given(
     text=st.text("abé", max_size=25),
     stops=st.lists(st.text("abé", min_size=1, max_size=4), min_size=1, max_size=4),
@@ -179,6 +184,7 @@ def test_stops_do_not_depend_on_the_chunks(
     assert detokenizer.stopped == stop
 
 
+@FAST
 @given(text=st.text("ab", max_size=20), stops=st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3))
 def test_no_more_is_held_back_than_needed(bpe: Tokenizer, text: str, stops: list[str]) -> None:
     detokenizer = Detokenizer(bpe, stop=stops)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from xinheng.engine.tokenizer import ChatTemplate, Tokenizer
 
+FAST = settings(deadline=None, max_examples=40)
 Make = Callable[..., dict[str, Any]]
 CONTROLS = {
     "llama3_1": ("<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"),
@@ -50,6 +51,7 @@ TEXT = st.text("helo w<|>é😊\n", max_size=12)
 
 
 @pytest.mark.parametrize("name", CONTROLS)
+@FAST
 @given(first=TEXT, second=TEXT, third=TEXT)
 def test_honest_content_is_encoded_as_the_whole_text(
     name: str, first: str, second: str, third: str, tokenizers: dict[str, Tokenizer]
@@ -60,9 +62,11 @@ def test_honest_content_is_encoded_as_the_whole_text(
 
 
 @pytest.mark.parametrize("name", CONTROLS)
-@settings(max_examples=30)
+@FAST
 @given(data=st.data())
-def test_hostile_content_adds_no_control_token(name: str, data: st.DataObject, tokenizers: dict[str, Tokenizer]) -> None:
+def test_hostile_content_adds_no_control_token(
+    name: str, data: st.DataObject, tokenizers: dict[str, Tokenizer]
+) -> None:
     tokenizer = tokenizers[name]
     pieces = [piece for text in CONTROLS[name] for piece in (text, text[:-1], text[1:], text[:2], text[-2:])]
     content = st.lists(st.sampled_from([*pieces, "x", " ", "\n"]), max_size=5).map("".join)
@@ -70,8 +74,8 @@ def test_hostile_content_adds_no_control_token(name: str, data: st.DataObject, t
     ids = tokenizer.encode_chat(messages)
     assert controls_of(tokenizer, ids) == controls_of(tokenizer, tokenizer.encode_chat(turns("x", "x", "x")))
     prompt = rendered(tokenizer, messages)
-    begin = "" if prompt.startswith(CONTROLS[name][0]) and tokenizer.template.source.find("bos_token") >= 0 else CONTROLS[name][0]
-    assert tokenizer.decode(ids, skip_special=False) == begin + prompt
+    bos = "" if "bos_token" in tokenizer.template.source else CONTROLS[name][0]
+    assert tokenizer.decode(ids, skip_special=False) == bos + prompt
 
 
 def test_typed_turn_end_is_text(smollm2: Tokenizer) -> None:
@@ -115,5 +119,6 @@ def test_template_without_a_start_token(byte_level: Make) -> None:
 
 def test_space_is_put_before_each_run_not_each_segment(sentencepiece: Make) -> None:
     tokenizer = Tokenizer.from_gguf(sentencepiece())
-    template = ChatTemplate("{{ bos_token }}h{{ messages[0].content }}lo{{ eos_token }}", bos_token="<s>", eos_token="</s>")
+    source = "{{ bos_token }}h{{ messages[0].content }}lo{{ eos_token }}"
+    template = ChatTemplate(source, bos_token="<s>", eos_token="</s>")
     assert tokenizer.encode_chat(turns("el"), template) == [1, tokenizer.id("▁hello"), 2]

@@ -69,7 +69,12 @@ def build(folder: Path, data: Any, config: dict[str, Any] | None = None) -> Toke
 
 
 def test_control_and_plain_added_tokens(tmp_path: Path) -> None:
-    tokens = [added(300, "<|end|>"), added(259, "   ", False), added(310, "<｜User｜>", False), added(305, "<b>", False)]
+    tokens = [
+        added(300, "<|end|>"),
+        added(259, "   ", False),
+        added(310, "<｜User｜>", False),
+        added(305, "<b>", False),
+    ]
     tokenizer = build(tmp_path, byte_level(tokens))
     assert tokenizer.vocab_size == 311
     assert tokenizer.encode("hell   <b>") == [258, 259, 305], "plain added tokens keep their ids; no truncation"
@@ -151,6 +156,13 @@ def test_files_beside_the_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("[]")
     with pytest.raises(FormatError, match="not an object"):
         Tokenizer.from_json(path)
+
+
+def test_added_tokens_listed_in_the_configuration_only(tmp_path: Path) -> None:
+    config = {"added_tokens_decoder": {"260": {"content": "<|im_end|>", "special": True}}}
+    tokenizer = build(tmp_path, byte_level([]), config)
+    assert tokenizer.encode("hell<|im_end|>", special=True) == [258, 260]
+    assert tokenizer.stop_ids == {260}
 
 
 def test_named_templates(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""Cases of ops that move elements or make tensors."""
+
+from __future__ import annotations
+
+from xinheng.core.ir.dtype import DTYPES, bool_, int32, int64, uint8
+
+from .case import FLOAT, bools, case, floats, ints, normal
+
+case("full", shape=(2, 3), value=0.1, dtype=FLOAT)
+case("full", shape=(), value=-1.0, dtype=FLOAT, note="scalar")
+case("full", shape=(0, 2), value=1.0, dtype=FLOAT, note="empty")
+case("full", shape=(3,), value=float("-inf"), dtype=FLOAT, note="infinite")
+case("full", shape=(3,), value=2**40 + 1, dtype=int64, note="int64")
+case("full", shape=(3,), value=7, dtype=int32, note="int32")
+case("full", shape=(3,), value=True, dtype=bool_, note="bool")
+case("arange", size=7, dtype=int32)
+case("arange", size=0, dtype=int64, note="empty")
+case("arange", size=200, dtype=FLOAT)
+case("arange", size=256, dtype=uint8, note="uint8")
+
+case("reshape", normal(2, 3, 4), shape=(6, 4))
+case("reshape", normal(6), shape=(1, 6, 1))
+case("reshape", normal(1), shape=(), note="scalar")
+case("reshape", normal(0, 3), shape=(3, 0), note="empty")
+case("reshape", ints([[1, 2], [3, 4]]), shape=(4,), note="int32")
+case("permute", normal(2, 3, 5), axes=(2, 0, 1))
+case("permute", normal(4, 3), axes=(1, 0))
+case("permute", normal(), axes=(), note="scalar")
+case("permute", normal(0, 3), axes=(1, 0), note="empty")
+case("permute", bools([[True, False]]), axes=(1, 0), note="bool")
+case("expand", normal(3, 1), shape=(2, 3, 4))
+case("expand", normal(), shape=(2, 2), note="scalar")
+case("expand", normal(1, 3), shape=(0, 3), note="empty")
+case("expand", ints([5]), shape=(3,), note="int32")
+case("concat", normal(2, 3), normal(4, 3), normal(0, 3), axis=0)
+case("concat", normal(2, 3), normal(2, 1), axis=-1)
+case("concat", normal(5), axis=0, note="one")
+case("concat", ints([1], int64), ints([2, 3], int64), axis=0, note="int64")
+case("concat", bools([True]), bools([False]), axis=0, note="bool")
+case("split", normal(7, 3), sizes=(2, 0, 5), axis=0)
+case("split", normal(2, 5), sizes=(1, 4), axis=-1)
+case("split", normal(2, 5), sizes=(5,), axis=1, note="one")
+case("split", ints([1, 2, 3]), sizes=(1, 2), axis=0, note="int32")
+case("slice", normal(7, 3), axis=0, start=1, stop=6)
+case("slice", normal(7, 3), axis=0, start=1, stop=7, step=3)
+case("slice", normal(2, 5), axis=-1, start=3, stop=99, note="clipped")
+case("slice", normal(2, 5), axis=1, start=4, stop=2, note="empty")
+case("slice", normal(2, 5), axis=1, start=9, stop=12, step=2, note="beyond")
+case("slice", ints([1, 2, 3, 4]), axis=0, start=0, stop=4, step=2, note="int32")
+
+case("index_select", normal(7, 3), ints([6, 0, 0, 3]))
+case("index_select", normal(2, 5), ints([[4, 1], [1, 0]], int64), axis=1)
+case("index_select", normal(2, 5), ints(2), axis=-1, note="scalar")
+case("index_select", normal(4, 3), ints([]), note="empty")
+case("index_select", ints([10, 20, 30]), ints([2, 2]), note="int32")
+case("gather", normal(3, 5), ints([[4], [0], [2]]))
+case("gather", normal(3, 5), ints([[2, 0, 1, 1, 2]]), axis=0)
+case("gather", floats([3.0, 1.0, 2.0]), ints([1, 1, 0, 2], int64))
+case("gather", normal(2, 3), ints([[], []]), note="empty")
+case("gather", ints([[1, 2], [3, 4]]), ints([[1], [0]]), note="int32")
+
+for _name in ("float8_e4m3fn", "float8_e5m2", "int16", "int8", "uint16", "uint32", "uint64"):
+    _kind = DTYPES[_name]
+    _x = ints([[1, 2, 3], [4, 5, 6]], _kind)
+    case("reshape", _x, shape=(3, 2), note=_name)
+    case("permute", _x, axes=(1, 0), note=_name)
+    case("expand", ints([[1], [2]], _kind), shape=(2, 2), note=_name)
+    case("concat", _x, _x, axis=0, note=_name)
+    case("split", _x, sizes=(1, 2), axis=1, note=_name)
+    case("slice", _x, axis=1, start=1, stop=3, note=_name)
+    case("index_select", _x, ints([1, 0]), note=_name)
+    case("gather", _x, ints([[2], [0]]), note=_name)
+    case("full", shape=(2,), value=3.0, dtype=_kind, note=_name)
