@@ -152,9 +152,9 @@ def _unknown_products(a: Bounded, b: Bounded) -> NDArray[np.bool_]:
 
 
 def accumulated(x: Bounded, v: Array, e: Array, size: Array, terms: int) -> Array:
-    """Error of sums `v` in any admitted order. `e` sums the errors of their terms, `size` the finite magnitudes and errors.
+    """Error of sums `v` in any admitted order. `e` sums the errors of their terms, `size` magnitudes and errors.
 
-    Infinite where a partial sum may overflow while the sum itself need not.
+    `size` leaves out terms that are not finite. Infinite where a partial sum may overflow while the sum need not.
     """
     rules = x.rules
     g = rules.gamma(terms, v, size)

@@ -14,9 +14,9 @@ from xinheng.core.errors import SettingsError
 from xinheng.core.ir.dtype import DType, float32, float64
 
 TF32 = DType("tfloat32", 32, "float", 11, -126, 127)
-"""What the tensor cores of CUDA devices keep of a float32 operand."""
+"""What tensor cores that truncate float32 operands to 11 bits keep of them."""
 HF32 = DType("hfloat32", 32, "float", 12, -126, 127)
-"""What the cube unit of Ascend devices keeps of a float32 operand."""
+"""What matrix units that truncate float32 operands to 12 bits keep of them."""
 
 
 @dataclass(frozen=True)

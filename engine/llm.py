@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ class LLM:
         """
         return self._finish([(self.tokenizer.encode_chat(messages, **template), params or SamplingParams())])[0]
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Delta]:
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[Delta, None, None]:
         """Continue one prompt piece by piece. Leaving the loop early ends the request."""
         name = self._open(self.encode(prompt), params)
         try:

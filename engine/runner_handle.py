@@ -189,7 +189,7 @@ class SubprocessRunner:
     def _end(self) -> None:
         self._process.kill()
         self._process.wait()
-        with self._socket:
+        with self._socket, suppress(OSError):  # it may be gone already
             self._socket.shutdown(socket.SHUT_RDWR)
         self._reader.join()
 

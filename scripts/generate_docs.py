@@ -142,10 +142,10 @@ def _signature(op: Any) -> str:
     tree = ast.parse(textwrap.dedent(inspect.getsource(op.reference))).body[0]
     assert isinstance(tree, ast.FunctionDef)
     arguments, result = ast.unparse(tree.args), f" -> {ast.unparse(tree.returns)}" if tree.returns else ""
-    line = f"{op.name}({arguments}){result}"
+    line = f"def {op.name}({arguments}){result}: ..."
     if len(line) <= 100:
         return line
-    return f"{op.name}(\n" + "".join(f"    {argument},\n" for argument in arguments.split(", ")) + f"){result}"
+    return f"def {op.name}(\n" + "".join(f"    {part},\n" for part in arguments.split(", ")) + f"){result}: ..."
 
 
 def settings_part() -> str:

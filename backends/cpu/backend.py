@@ -15,6 +15,7 @@ class CPUBackend(Backend):
     """The processor of this machine, as device `cpu:0`."""
 
     name: ClassVar[str] = "cpu"
+    api_version: ClassVar[tuple[int, int]] = (1, 0)
     priority: ClassVar[int] = 0
 
     def probe(self) -> list[DeviceInfo]:

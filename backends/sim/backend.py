@@ -15,6 +15,7 @@ class SimBackend(Backend):
     """Devices such as `sim:exact`."""
 
     name: ClassVar[str] = "sim"
+    api_version: ClassVar[tuple[int, int]] = (1, 0)
     priority: ClassVar[int] = -100
 
     def probe(self) -> list[DeviceInfo]:

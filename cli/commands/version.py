@@ -8,6 +8,7 @@ from ..options import Json
 def version(json: Json = False) -> None:
     """Show the versions of xinheng, of its contract with plugins, and of the frameworks that are installed."""
     import platform
+    import re
     from importlib import metadata
 
     from xinheng.core.hal.backend import API_VERSION
@@ -16,7 +17,8 @@ def version(json: Json = False) -> None:
     from ..output import print_json
 
     frameworks = {}
-    for name in ("torch", "mindspore", "torch_npu", "torch_mlu", "triton", "numpy", "onnx", "transformers"):
+    wanted = (re.match(r"[\w.-]+", requirement) for requirement in metadata.requires("xinheng") or [])
+    for name in sorted({match[0] for match in wanted if match is not None} - {"xinheng"}):
         try:
             frameworks[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

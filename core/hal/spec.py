@@ -1,4 +1,4 @@
-"""Naming a device: `name[:ordinals|word][@runtime]`, for example `cpu`, `ascend:0,1@mindspore`, `sim:exact`.
+"""Naming a device: `name[:ordinals|word][@runtime]`, for example `cpu`, `sim:exact`, `acme:0,1@torch`.
 
 Digits are silicon, words are emulation.
 """

@@ -1,4 +1,4 @@
-"""Op references in the style of `core/ops`, and float32 arrays that run them as kernels with a chosen order of summation."""
+"""Op references in the style of `core/ops`, and float32 arrays that run them as kernels adding up in a chosen order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from xinheng.conformance.bounds import Rules, admits, operand
 from xinheng.core.ir.dtype import DType, bfloat16, float16, float32, round_to
 from xinheng.core.ir.numeric import erf, rsqrt, shift, sigmoid, store
@@ -179,7 +180,7 @@ def admitted(expected: Any, out: Array, dtype: DType) -> NDArray[np.bool_]:
 def data(kind: str, *shape: int, dtype: DType, seed: int = 0) -> Array:
     """[SEEDS, *shape], rounded to `dtype`."""
     rng = np.random.default_rng([seed, KINDS.index(kind)])
-    x = rng.standard_normal((SEEDS, *shape))
+    x: Array = rng.standard_normal((SEEDS, *shape))
     if kind == "uniform":
         x = rng.uniform(-5, 5, x.shape)
     elif kind == "outlier":

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from xinheng.conformance.bounds import Rules
+
+from xinheng.conformance.bounds import Rules, operand
 from xinheng.core.ir.dtype import DType, bfloat16, float16, float32, round_to
 from xinheng.core.ir.numeric import store
 
@@ -150,7 +151,7 @@ def test_one_pass_variance_is_another_program() -> None:
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotary_pairing_and_sign(dtype: DType, interleaved: bool) -> None:
     x, (cos, sin) = data("normal", 7, WIDTH, dtype=dtype), kernels.tables(7, WIDTH)
-    operands = [kernels.operand(*part) for part in ((x, dtype), (cos, float32), (sin, float32))]
+    operands = [operand(*part) for part in ((x, dtype), (cos, float32), (sin, float32))]
     expected = kernels.rotary(*operands, interleaved=interleaved)
     assert rejected(expected, run(kernels.rotary, x, cos, sin, interleaved=not interleaved), dtype) == 1
     assert rejected(expected, run(kernels.rotary, x, cos, -sin, interleaved=interleaved), dtype) == 1
@@ -180,10 +181,8 @@ def _masked(mask: Array) -> Callable[..., Any]:
     def program(q: Any, k: Any, v: Any, cap_after: bool = False) -> Any:
         k, v = np.repeat(k, HEADS // KV, axis=-3), np.repeat(v, HEADS // KV, axis=-3)
         s = q @ np.swapaxes(k, -1, -2) * SCALE
-        if cap_after:
-            s = np.tanh(np.where(mask, s, -1e30) / SOFTCAP) * SOFTCAP
-        else:
-            s = np.where(mask, s, -np.inf)
+        capped = np.tanh(np.where(mask, s, -1e30) / SOFTCAP) * SOFTCAP
+        s = capped if cap_after else np.where(mask, s, -np.inf)
         p = np.exp(s - np.max(s, axis=-1, keepdims=True))
         return p @ v / np.sum(p, axis=-1, keepdims=True)
 
@@ -234,7 +233,7 @@ def test_probabilities_in_bfloat16_are_no_plain_program() -> None:
     assert rejected(bound(partial(_plain, probs=bfloat16), q, k, v, dtype=float16, rules=Rules()), out, float16) == 0
 
 
-# --------------------------------------------------------------------------------------------------------- declared modes
+# ------------------------------------------------------------------------------------------------------ declared modes
 def test_a_declared_mode_hides_nothing_else() -> None:
     dtype = bfloat16
     a, b = data("normal", 3, 64, dtype=dtype), data("normal", 64, 32, dtype=dtype, seed=1)

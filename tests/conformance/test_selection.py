@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from xinheng.conformance.bounds import Bounded, admits_sample, admits_top_k
 from xinheng.core.ir.dtype import DType, bfloat16, round_to
 

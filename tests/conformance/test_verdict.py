@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from xinheng.conformance.bounds import Bounded, Rules, admits, check, limits
 from xinheng.core.errors import GraphError
 from xinheng.core.ir.dtype import DType, bfloat16, bool_, float16, float32, int8, int32, round_to
@@ -79,8 +80,8 @@ def test_nan_only_where_nan_is_due_or_nothing_known() -> None:
 
 def test_integers_and_plain_arrays_are_compared_exactly() -> None:
     codes = np.rint(Bounded([2.4, 2.5], 0.01))
-    assert admits(codes, np.array([2, 3], np.int8), int8).all()  # type: ignore[arg-type]
-    assert not admits(codes, np.array([3, 4], np.int8), int8).any()  # type: ignore[arg-type]
+    assert admits(codes, np.array([2, 3], np.int8), int8).all()
+    assert not admits(codes, np.array([3, 4], np.int8), int8).any()
     assert admits(np.array([7, 8]), np.array([7, 9], np.int32), int32).tolist() == [True, False]
     assert admits(np.array([True, False]), np.array([True, True]), bool_).tolist() == [True, False]
     assert check(np.array([0.1]), np.array([0.1], np.float16), float16).ok

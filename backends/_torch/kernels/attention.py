@@ -24,7 +24,9 @@ def write_cache(cache: TorchPagedKV, k: Tensor, v: Tensor, slots: Tensor) -> Tor
     return cache
 
 
-@TORCH_KERNELS.register(ops.paged_attention, name="torch_paged_attention", host=("query_start", "seq_lens"))
+@TORCH_KERNELS.register(
+    ops.paged_attention, name="torch_paged_attention", dtypes=FLOATS, host=("query_start", "seq_lens")
+)
 def paged_attention(
     q: Tensor,
     cache: TorchPagedKV,

@@ -10,7 +10,7 @@ from xinheng.core.ir.dtype import DType
 
 from ..handles import DTYPES, TorchWeight
 from .elementwise import wide
-from .registry import TORCH_KERNELS
+from .registry import FLOATS, TORCH_KERNELS, calculated
 
 Tensor = torch.Tensor
 
@@ -18,24 +18,25 @@ _CHUNK_VALUES = 1 << 22
 """How many values of a packed weight are expanded at once."""
 
 
-@TORCH_KERNELS.register(ops.matmul, name="torch_matmul")
+@TORCH_KERNELS.register(ops.matmul, name="torch_matmul", when=calculated)
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a, b)
 
 
-@TORCH_KERNELS.register(ops.linear, name="torch_linear")
+@TORCH_KERNELS.register(ops.linear, name="torch_linear", dtypes=FLOATS)
 def linear(x: Tensor, weight: TorchWeight, bias: Tensor | None = None) -> Tensor:
     if len(weight.parts) == 1 and weight.parts[0].data.dtype is x.dtype:
         return F.linear(x, weight.parts[0].data, bias)
     rows, columns = weight.shape
     out = torch.empty((*x.shape[:-1], rows), dtype=x.dtype, device=x.device)
-    flat = wide(x)
+    flat, added = wide(x), None if bias is None else wide(bias)
     for first, values in weight.chunks(flat.dtype, max(1, _CHUNK_VALUES // columns)):
-        out[..., first : first + values.shape[0]] = F.linear(flat, values)
-    return out if bias is None else out + bias
+        last = first + values.shape[0]
+        out[..., first:last] = F.linear(flat, values, None if added is None else added[first:last])
+    return out
 
 
-@TORCH_KERNELS.register(ops.embedding, name="torch_embedding")
+@TORCH_KERNELS.register(ops.embedding, name="torch_embedding", dtypes=FLOATS)
 def embedding(indices: Tensor, weight: TorchWeight, *, dtype: DType) -> Tensor:
     flat = indices.reshape(-1).long()
     out = torch.empty((flat.numel(), weight.shape[1]), dtype=DTYPES[dtype], device=indices.device)
@@ -48,7 +49,7 @@ def embedding(indices: Tensor, weight: TorchWeight, *, dtype: DType) -> Tensor:
     return out.reshape(*indices.shape, weight.shape[1])
 
 
-@TORCH_KERNELS.register(ops.dequantize, name="torch_dequantize")
+@TORCH_KERNELS.register(ops.dequantize, name="torch_dequantize", dtypes=FLOATS)
 def dequantize(weight: TorchWeight, *, dtype: DType) -> Tensor:
     pieces = [part.unpack(0, part.rows, DTYPES[dtype]) for part in weight.parts]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

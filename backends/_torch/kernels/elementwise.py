@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from xinheng.core import ops
 from xinheng.core.ir.dtype import DType
 
 from ..handles import DTYPES
-from .registry import TORCH_KERNELS
+from .registry import TORCH_KERNELS, calculated, held
 
 Tensor = torch.Tensor
 
@@ -26,7 +27,7 @@ def _unary(op: Any, function: Callable[[Tensor], Tensor]) -> None:
     def kernel(x: Tensor) -> Tensor:
         return function(wide(x)).to(x.dtype)
 
-    TORCH_KERNELS.register(op, name=f"torch_{op.name}")(kernel)
+    TORCH_KERNELS.register(op, name=f"torch_{op.name}", when=calculated)(kernel)
 
 
 for _op, _function in (
@@ -56,27 +57,32 @@ def _pair(a: Any, b: Any) -> tuple[Tensor, Tensor]:
     return a, b
 
 
-def _binary(op: Any, function: Callable[[Any, Any], Tensor], tensors: bool = False) -> None:
+def _binary(op: Any, function: Callable[[Tensor, Tensor], Tensor]) -> None:
     def kernel(a: Any, b: Any) -> Tensor:
-        return function(*_pair(a, b)) if tensors or not isinstance(a, Tensor) else function(a, b)
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            return function(a, b)
+        # A number is not representable in a narrow dtype, so that it has to meet the tensor in a wider one.
+        tensor: Tensor = a if isinstance(a, Tensor) else b
+        made = function(*_pair(*(wide(x) if isinstance(x, Tensor) else x for x in (a, b))))
+        return made if made.dtype is torch.bool else made.to(tensor.dtype)
 
-    TORCH_KERNELS.register(op, name=f"torch_{op.name}")(kernel)
+    TORCH_KERNELS.register(op, name=f"torch_{op.name}", when=calculated)(kernel)
 
 
-for _op, _pairwise, _tensors in (
-    (ops.add, torch.add, False),
-    (ops.sub, torch.sub, False),
-    (ops.mul, torch.mul, False),
-    (ops.div, torch.div, False),
-    (ops.maximum, torch.maximum, True),
-    (ops.minimum, torch.minimum, True),
-    (ops.eq, torch.eq, False),
-    (ops.lt, torch.lt, False),
-    (ops.le, torch.le, False),
-    (ops.logical_and, torch.logical_and, True),
-    (ops.logical_or, torch.logical_or, True),
+for _pairwise_op, _pairwise in (
+    (ops.add, torch.add),
+    (ops.sub, torch.sub),
+    (ops.mul, torch.mul),
+    (ops.div, torch.div),
+    (ops.maximum, torch.maximum),
+    (ops.minimum, torch.minimum),
+    (ops.eq, torch.eq),
+    (ops.lt, torch.lt),
+    (ops.le, torch.le),
+    (ops.logical_and, torch.logical_and),
+    (ops.logical_or, torch.logical_or),
 ):
-    _binary(_op, _pairwise, _tensors)
+    _binary(_pairwise_op, _pairwise)
 
 
 @TORCH_KERNELS.register(ops.logical_not, name="torch_logical_not")
@@ -84,18 +90,41 @@ def logical_not(x: Tensor) -> Tensor:
     return torch.logical_not(x)
 
 
-@TORCH_KERNELS.register(ops.where, name="torch_where")
+@TORCH_KERNELS.register(ops.where, name="torch_where", when=calculated)
 def where(condition: Tensor, a: Any, b: Any) -> Tensor:
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return torch.where(condition, *_pair(a, b))
-    return torch.where(condition, a, b)
+    return torch.where(condition, *_pair(a, b))
 
 
-@TORCH_KERNELS.register(ops.cast, name="torch_cast")
+@TORCH_KERNELS.register(ops.cast, name="torch_cast", when=held)
 def cast(x: Tensor, *, dtype: DType) -> Tensor:
+    if dtype.is_float and dtype.bits < 32 and x.dtype in _BEYOND_FLOAT32:
+        x = _rounded_to_odd(x)
     return x.to(DTYPES[dtype])
 
 
-@TORCH_KERNELS.register(ops.gelu, name="torch_gelu")
+_BEYOND_FLOAT32 = (torch.float64, torch.int64, torch.int32, torch.uint64, torch.uint32)
+
+
+def _rounded_to_odd(x: Tensor) -> Tensor:
+    """x in float32, inexact values with an odd last bit, so that the next rounding is as if it were the only one.
+
+    Torch converts to narrow dtypes by way of float32. Boldo and Melquiond, "Emulation of FMA and correctly rounded sums:
+    proved algorithms using rounding to odd", IEEE Transactions on Computers 57 (2008).
+    """
+    exact = x.to(torch.float64)
+    near = exact.to(torch.float32)
+    inward = torch.where(near.double().abs() > exact.abs(), torch.nextafter(near, torch.zeros_like(near)), near)
+    inexact = (inward.double() != exact) & exact.isfinite()
+    return (inward.view(torch.int32) | inexact.to(torch.int32)).view(torch.float32)
+
+
+def gelu_wide(x: Tensor, approximate: str) -> Tensor:
+    """gelu in the dtype of x. Torch's own erf form is less exact than its erf, and NaN at infinity."""
+    if approximate == "none":
+        return 0.5 * x * (1.0 + torch.erf(x * math.sqrt(0.5)))
+    return F.gelu(x, approximate=approximate)
+
+
+@TORCH_KERNELS.register(ops.gelu, name="torch_gelu", when=calculated)
 def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
-    return F.gelu(wide(x), approximate=approximate).to(x.dtype)
+    return gelu_wide(wide(x), approximate).to(x.dtype)

@@ -9,7 +9,7 @@ from xinheng.core.hal import KernelRegistry
 from xinheng.core.ir.dtype import DType
 
 from ..handles import DTYPES
-from .registry import TORCH_KERNELS
+from .registry import FLOATS, TORCH_KERNELS, calculated, held
 
 Tensor = torch.Tensor
 
@@ -56,7 +56,7 @@ def index_select(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     return flat.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
 
-@TORCH_KERNELS.register(ops.gather, name="torch_gather")
+@TORCH_KERNELS.register(ops.gather, name="torch_gather", when=calculated)
 def gather(x: Tensor, indices: Tensor, *, axis: int = -1) -> Tensor:
     return torch.take_along_dim(x, indices.long(), dim=axis)
 
@@ -64,10 +64,10 @@ def gather(x: Tensor, indices: Tensor, *, axis: int = -1) -> Tensor:
 def register_makers(registry: KernelRegistry, device: torch.device) -> None:
     """Enter the kernels of ops without operands, which have to know their device."""
 
-    @registry.register(ops.full, name="torch_full")
+    @registry.register(ops.full, name="torch_full", when=held)
     def full(*, shape: tuple[int, ...], value: float, dtype: DType) -> Tensor:
         return torch.full(shape, value, dtype=DTYPES[dtype], device=device)
 
-    @registry.register(ops.arange, name="torch_arange")
+    @registry.register(ops.arange, name="torch_arange", dtypes=FLOATS, when=held)
     def arange(*, size: int, dtype: DType) -> Tensor:
         return torch.arange(size, dtype=DTYPES[dtype], device=device)

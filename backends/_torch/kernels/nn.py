@@ -7,19 +7,19 @@ import torch.nn.functional as F
 
 from xinheng.core import ops
 
-from .elementwise import wide
-from .registry import TORCH_KERNELS
+from .elementwise import gelu_wide, wide
+from .registry import FLOATS, TORCH_KERNELS
 
 Tensor = torch.Tensor
 
 
-@TORCH_KERNELS.register(ops.rms_norm, name="torch_rms_norm")
+@TORCH_KERNELS.register(ops.rms_norm, name="torch_rms_norm", dtypes=FLOATS)
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     wider = wide(x)
     return (wider * torch.rsqrt(wider.square().mean(-1, keepdim=True) + eps) * wide(weight)).to(x.dtype)
 
 
-@TORCH_KERNELS.register(ops.rotary_embedding, name="torch_rotary_embedding")
+@TORCH_KERNELS.register(ops.rotary_embedding, name="torch_rotary_embedding", dtypes=FLOATS)
 def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
     half = cos.shape[-1]
     turned, rest = wide(x[..., : 2 * half]), x[..., 2 * half :]
@@ -31,11 +31,11 @@ def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool =
     return torch.cat((joined, rest), dim=-1) if rest.shape[-1] else joined
 
 
-@TORCH_KERNELS.register(ops.silu_and_mul, name="torch_silu_and_mul")
+@TORCH_KERNELS.register(ops.silu_and_mul, name="torch_silu_and_mul", dtypes=FLOATS)
 def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
     return (F.silu(wide(gate)) * wide(up)).to(gate.dtype)
 
 
-@TORCH_KERNELS.register(ops.gelu_and_mul, name="torch_gelu_and_mul")
+@TORCH_KERNELS.register(ops.gelu_and_mul, name="torch_gelu_and_mul", dtypes=FLOATS)
 def gelu_and_mul(gate: Tensor, up: Tensor, *, approximate: str = "none") -> Tensor:
-    return (F.gelu(wide(gate), approximate=approximate) * wide(up)).to(gate.dtype)
+    return (gelu_wide(wide(gate), approximate) * wide(up)).to(gate.dtype)

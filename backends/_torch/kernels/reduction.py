@@ -7,44 +7,46 @@ import torch
 from xinheng.core import ops
 
 from .elementwise import wide
-from .registry import TORCH_KERNELS
+from .registry import TORCH_KERNELS, calculated
 
 Tensor = torch.Tensor
 
 
-@TORCH_KERNELS.register(ops.sum, name="torch_sum")
+@TORCH_KERNELS.register(ops.sum, name="torch_sum", when=calculated)
 def sum(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
     return torch.sum(wide(x), dim=axis, keepdim=keepdims).to(x.dtype)
 
 
-@TORCH_KERNELS.register(ops.mean, name="torch_mean")
+@TORCH_KERNELS.register(ops.mean, name="torch_mean", when=calculated)
 def mean(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
     return torch.mean(wide(x), dim=axis, keepdim=keepdims).to(x.dtype)
 
 
-@TORCH_KERNELS.register(ops.amax, name="torch_amax")
+@TORCH_KERNELS.register(ops.amax, name="torch_amax", when=calculated)
 def amax(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
     return torch.amax(x, dim=axis, keepdim=keepdims)
 
 
-@TORCH_KERNELS.register(ops.cumsum, name="torch_cumsum")
+@TORCH_KERNELS.register(ops.cumsum, name="torch_cumsum", when=calculated)
 def cumsum(x: Tensor, *, axis: int) -> Tensor:
     return torch.cumsum(wide(x), dim=axis).to(x.dtype)
 
 
-@TORCH_KERNELS.register(ops.argmax, name="torch_argmax")
+@TORCH_KERNELS.register(ops.argmax, name="torch_argmax", when=calculated)
 def argmax(x: Tensor, *, axis: int = -1) -> Tensor:
     # torch's argmax may return any of several equal elements; the first index of the maximum is what the op says
-    top = torch.amax(x, dim=axis, keepdim=True)
-    return torch.argmax((x == top).to(torch.uint8), dim=axis).to(torch.int32)
+    best = x == torch.amax(x, dim=axis, keepdim=True)
+    if x.is_floating_point():
+        best = best | x.isnan()
+    return torch.argmax(best.to(torch.uint8), dim=axis).to(torch.int32)
 
 
-@TORCH_KERNELS.register(ops.topk, name="torch_topk")
+@TORCH_KERNELS.register(ops.topk, name="torch_topk", when=calculated)
 def topk(x: Tensor, *, k: int) -> tuple[Tensor, Tensor]:
     values, order = torch.sort(x, dim=-1, descending=True, stable=True)
     return values[..., :k], order[..., :k].to(torch.int32)
 
 
-@TORCH_KERNELS.register(ops.softmax, name="torch_softmax")
+@TORCH_KERNELS.register(ops.softmax, name="torch_softmax", when=calculated)
 def softmax(x: Tensor, *, axis: int = -1) -> Tensor:
     return torch.softmax(wide(x), dim=axis).to(x.dtype)

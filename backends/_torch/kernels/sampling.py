@@ -44,8 +44,9 @@ def top_k_top_p_sample(
     allowed = (top_k[:, None] <= 0) | (rank < top_k[:, None])
     p = torch.softmax(best.masked_fill(~allowed, -torch.inf), dim=-1)
     before = torch.cumsum(p, dim=-1) - p
-    kept = torch.where((before < top_p[:, None]) & (p >= min_p[:, None] * p[:, :1]) & allowed, p, 0.0)
+    inside = (before < top_p[:, None]) & (p >= min_p[:, None] * p[:, :1]) & allowed
+    kept = torch.where(inside | (rank == 0), p, 0.0)
     running = torch.cumsum(kept, dim=-1)
     passed = (running <= uniform[:, None] * running[:, -1:]).sum(-1)
-    chosen = torch.where(greedy, 0, torch.minimum(passed, (kept > 0).sum(-1) - 1))
+    chosen = torch.where(greedy, 0, torch.minimum(passed, (kept > 0).sum(-1) - 1).clamp(min=0))
     return torch.take_along_dim(order, chosen[:, None], dim=-1)[:, 0].to(torch.int32)

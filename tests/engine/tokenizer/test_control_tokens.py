@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from xinheng.engine.tokenizer.control_tokens import ControlSplitter, ControlToken, looks_control
 
 FAST = settings(deadline=None)
-WORDS = st.lists(st.text("<|ab>", min_size=1, max_size=5), unique=True, max_size=6)
+WORDS = st.lists(st.text("<|a", min_size=1, max_size=4), unique=True, min_size=1, max_size=6)
 
 
 def naive(texts: list[str], text: str) -> list[str]:
@@ -28,7 +28,7 @@ def naive(texts: list[str], text: str) -> list[str]:
 
 
 @FAST
-@given(WORDS, st.text("<|ab>", max_size=30))
+@given(WORDS, st.text("<|ab", max_size=30))
 def test_leftmost_longest(texts: list[str], text: str) -> None:
     splitter = ControlSplitter(ControlToken(index, word) for index, word in enumerate(texts))
     parts = list(splitter.split(text))

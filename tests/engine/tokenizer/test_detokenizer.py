@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from xinheng.core.errors import RequestError
 from xinheng.engine.tokenizer import Detokenizer, Tokenizer
+from xinheng.engine.tokenizer.stop_matcher import StopMatcher
 
 FAST = settings(deadline=None, max_examples=80)
 Make = Callable[..., dict[str, Any]]
@@ -193,6 +194,12 @@ def test_no_more_is_held_back_than_needed(bpe: Tokenizer, text: str, stops: list
         held = text[len(given_out) :]
         ends = [text[begin:] for begin in range(len(text))]
         assert held == max((end for end in ends if any(s.startswith(end) for s in stops)), key=len, default="")
+
+
+def test_matcher_gives_nothing_after_a_match() -> None:
+    matcher = StopMatcher(["ab"])
+    assert [matcher.push(text) for text in ("xa", "by", "z")] == ["x", "", ""]
+    assert (matcher.matched, matcher.flush()) == ("ab", "")
 
 
 def test_empty_stop_string(bpe: Tokenizer) -> None:

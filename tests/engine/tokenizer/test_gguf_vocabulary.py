@@ -173,6 +173,22 @@ def test_byte_fallback_and_unknown(sentencepiece: Make) -> None:
     assert tokenizer.decode(typed) == "<0x41>" and 0x41 + 3 not in typed
 
 
+def test_no_merge_may_build_a_byte_or_an_added_token(sentencepiece: Make) -> None:
+    pieces_of = [(piece, -20.0, 1) for piece in ("<", "0", "x", "4", "1", ">", "<0", "x4", "1>", "<0x4", "lo", "rd")]
+    extra = (*pieces_of, ("lord", -1000.0, 4))
+    tokenizer = Tokenizer.from_gguf(sentencepiece(extra=extra, add_space_prefix=False))
+    assert pieces(tokenizer, "<0x41>") == [b"<0x4", b"1>"]
+    assert pieces(tokenizer, "lord") == [b"lord"]
+    added = tokenizer.id("lord")
+    hidden = Tokenizer.from_gguf(sentencepiece(extra=(*pieces_of, ("lord", 0.0, 3)), add_space_prefix=False))
+    assert added not in hidden.encode("lord") and pieces(hidden, "lord") == [b"lo", b"rd"]
+
+
+def test_control_tokens_are_spelled_as_they_are(byte_level: Make) -> None:
+    tokenizer = Tokenizer.from_gguf(byte_level(("<é｜>",)))
+    assert pieces(tokenizer, "<é｜>", special=True) == ["<é｜>".encode()]
+
+
 def test_white_space_runs_of_gemma(sentencepiece: Make) -> None:
     """Gemma's files list runs as real spaces, user-defined, with a score that says nothing."""
     runs = ((" " * 2, -1000.0, 4), (" " * 3, -1000.0, 4), ("\n", -1000.0, 4))
@@ -191,6 +207,7 @@ def test_phi3_control_tokens_swallow_white_space(sentencepiece: Make) -> None:
 
 
 def test_merges_from_scores_order() -> None:
-    pieces = {"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4, "abc": 5, "aa": 6}
-    scores = [0.0, 0.0, 0.0, -2.0, -1.0, -3.0, -1.0]
-    assert merges_from_scores(pieces, scores) == [("b", "c"), ("a", "a"), ("a", "b"), ("ab", "c"), ("a", "bc")]
+    pieces = {"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4, "abc": 5, "aa": 6, "caa": 7, "abca": 8}
+    scores = [0.0, 0.0, 0.0, -2.0, -1.0, -3.0, -1.0, -4.0, -4.0]
+    best = [("b", "c"), ("a", "a"), ("a", "b"), ("ab", "c"), ("a", "bc")]
+    assert merges_from_scores(pieces, scores) == [*best, ("abc", "a"), ("c", "aa")], "of one score, the longest left"
