@@ -95,11 +95,15 @@ class AsyncLLM:
         while self._take_actions():
             try:
                 for delta in self.llm.engine.step():
-                    if delta.request_id in self._streams:
-                        self._streams[delta.request_id].put(delta)
+                    self._pass_on(delta)
             except Exception as error:
                 self._fail(_typed(error))
         self._fail(_closed())
+
+    def _pass_on(self, delta: Delta) -> None:
+        name = delta.request_id
+        if stream := self._streams.pop(name, None) if delta.finished else self._streams.get(name):
+            stream.put(delta)
 
     def _take_actions(self) -> bool:
         """Wait for work and do what the tasks have asked for; False when the engine is to end."""

@@ -183,11 +183,11 @@ class LLM:
         if not ids or (chunk is not None and chunk < 1):
             raise RequestError("the logits of a text need at least one token, and chunks of at least one")
         logits = np.empty((len(ids), self.info.vocab_size), np.float32)
-        for start, rows in self._logits_by_chunk(ids, chunk or len(ids)):
+        for start, rows in self.logits_by_chunk(ids, chunk or len(ids)):
             logits[start : start + len(rows)] = rows
         return logits
 
-    def _logits_by_chunk(self, ids: Sequence[int], chunk: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    def logits_by_chunk(self, ids: Sequence[int], chunk: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
         runner, cache = self._runner(), self.engine.scheduler.cache
         step = min(chunk, self.settings.max_num_batched_tokens)
         name = f"logits of {uuid.uuid4()}"

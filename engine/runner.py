@@ -161,10 +161,11 @@ class ModelRunner:
         self._bound.run(inputs, profile=profile).wait()
 
     def close(self) -> None:
-        """Let go of weights, cache and device."""
-        self._buffers.clear()
-        del self._bound
-        self.device.close()
+        """Let go of weights, cache and device; nothing can be run afterwards. A second call does nothing."""
+        if self._buffers:
+            self._buffers.clear()
+            del self._bound
+            self.device.close()
 
 
 def dtypes_of(device: Device, runtime: RuntimeSettings, settings: EngineSettings) -> tuple[DType, DType]:

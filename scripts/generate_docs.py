@@ -153,7 +153,7 @@ def settings_part() -> str:
     from xinheng.core.settings import settings_table
 
     return "\n\n".join(
-        f"## Table `{cls.table}`\n\n{prose(inspect.getdoc(cls) or '')}\n\n{settings_table([cls])}"
+        f"## Table `{cls.table}`\n\n{prose(inspect.getdoc(cls) or '')}\n\n{settings_table([cls]).strip()}"
         for cls in settings_classes()
     )
 
@@ -170,9 +170,9 @@ def settings_classes() -> list[Any]:
             continue
         module = importlib.import_module(f"xinheng.{layer.name}.settings")
         for value in vars(module).values():
-            if isinstance(value, type) and issubclass(value, Settings) and hasattr(value, "table"):
-                if value.__module__ == module.__name__:
-                    found.append(value)
+            own = isinstance(value, type) and value.__module__ == module.__name__
+            if own and issubclass(value, Settings) and hasattr(value, "table"):
+                found.append(value)
     return found
 
 
@@ -212,9 +212,10 @@ def _value(parameter: Any) -> str:
 
 
 def _default(parameter: Any) -> str:
+    value = parameter.default
     if parameter.required:
         return "required"
-    return "" if parameter.default in (None, False, (), []) else f"`{parameter.default}`"
+    return "" if value is None or isinstance(value, bool | list | tuple) else f"`{value}`"
 
 
 def architectures_part() -> str:
@@ -226,9 +227,8 @@ def architectures_part() -> str:
         module = importlib.import_module(f"xinheng.engine.models.{name}")
         also = ", ".join(f"`{alias}`" for alias, target in ALIASES.items() if target == name)
         summary = (inspect.getdoc(module) or "").split("\n")[0]
-        formats = [
-            what for hook, what in (("from_gguf", "GGUF"), ("from_hugging_face", "safetensors")) if hasattr(module, hook)
-        ]
+        hooks = {"from_gguf": "GGUF", "from_hugging_face": "safetensors"}
+        formats = [what for hook, what in hooks.items() if hasattr(module, hook)]
         rows.append((f"`{name}`", also, ", ".join(formats), prose(summary)))
     return table(("Architecture", "Also", "Read from", "What it is"), rows)
 

@@ -19,8 +19,8 @@ def write_example_model(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
-    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([END])
     tokenizer.save(str(folder / "tokenizer.json"))
     size = len(alphabet) + 1
@@ -45,7 +45,10 @@ def write_example_model(folder: Path) -> Path:
 
 def _tensors(vocabulary: int) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
     wide = HEADS * HEAD_DIM
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, HIDDEN), "model.norm.weight": (HIDDEN,)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (vocabulary, HIDDEN),
+        "model.norm.weight": (HIDDEN,),
+    }
     for layer in range(LAYERS):
         prefix = f"model.layers.{layer}"
         shapes |= {

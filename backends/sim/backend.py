@@ -23,7 +23,7 @@ class SimBackend(Backend):
 
     def open(self, spec: DeviceSpec, options: DeviceOptions | None = None) -> Device:
         word = spec.word or "exact"
-        if word not in PROFILES or spec.ordinals:
+        if word not in PROFILES or spec.ordinals or spec.runtime is not None:
             raise DeviceError(
                 f"device {spec} does not exist{nearest(word, list(PROFILES))}; known: {', '.join(PROFILES)}"
             )

@@ -10,7 +10,7 @@ from ..ir.dtype import DType
 from ..ir.op import Tensor, Tolerance, Weight, op, require
 from ..ir.types import TensorType, WeightType
 from ..schemes import scheme
-from .elementwise import add, narrowed, widened
+from .elementwise import add, narrowed, number, widened
 from .movement import index_select, integer, permute, reshape
 
 
@@ -23,7 +23,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 @matmul.infer
 def _(a: TensorType, b: TensorType) -> TensorType:
     require(a.rank >= 2 and b.rank >= 2, f"needs matrices, got {a} and {b}")
-    require(a.dtype == b.dtype, f"operands differ in dtype: {a.dtype} and {b.dtype}")
+    require(number(a).dtype == b.dtype, f"operands differ in dtype: {a.dtype} and {b.dtype}")
     require_equal(a.shape[-1], b.shape[-2], f"inner sizes of {a} and {b} differ")
     return TensorType(a.dtype, (*broadcast(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
 

@@ -55,8 +55,8 @@ def narrowed(y: Tensor, x: Tensor) -> Tensor:
 def cast(x: Tensor, *, dtype: DType) -> Tensor:
     """Convert to another dtype.
 
-    To a float with one rounding, ties to even, overflow to infinity; to an integer by truncation, undefined beyond its
-    range; to bool: whether it is not zero.
+    To a float with one rounding, ties to even, overflow to infinity, or undefined in formats without infinity; to an
+    integer by truncation, undefined beyond its range; to bool: whether it is not zero.
     """
     if dtype.is_float:
         return (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xinheng.core.errors import SettingsError, UnsupportedOp
+from xinheng.core.errors import SettingsError
 from xinheng.core.ir.types import paged_kv
 from xinheng.core.settings import RuntimeSettings
 from xinheng.engine import LLM, EngineSettings
@@ -66,15 +66,17 @@ def test_blocks_fit_in_the_memory_and_use_it(
 
 def test_memory_is_measured() -> None:
     before = resident_memory()
-    assert 10**6 < before <= peak_memory()
     held = np.ones(30_000_000, np.uint8)
-    assert resident_memory() - before > 20_000_000
-    assert peak_memory() >= before + held.nbytes * 2 // 3
+    after = resident_memory()
+    assert before > 10**6
+    assert after - before > 20_000_000
+    assert peak_memory() > after - 5_000_000
+    assert held.any()
 
 
-def test_an_op_without_a_kernel_is_an_error_that_names_the_way_out(llama_folder: Path) -> None:
+def test_an_override_by_an_unknown_kernel_names_those_there_are(llama_folder: Path) -> None:
     runtime = RuntimeSettings(device="cpu:0", overrides={"rms_norm": "@fastest"})
-    with pytest.raises(UnsupportedOp, match=r"cpu:0 cannot run rms_norm on .*fastest.*runtime\.fallback"):
+    with pytest.raises(SettingsError, match=r"cpu:0 has no kernel 'fastest'; it has .*torch_rms_norm"):
         load_runner(llama_folder, runtime, EngineSettings())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ import pytest
 from xinheng.core.errors import DeviceError, ModelError, PluginError, SettingsError, XinhengError
 from xinheng.core.settings import RuntimeSettings
 from xinheng.engine import LLM, EngineSettings
-from xinheng.engine.runner_handle import SubprocessRunner
+from xinheng.engine.runner_handle import SubprocessRunner, info_from_json, info_to_json
 
 from . import tiny
 from .tiny import greedy, open_llm, text_ids
@@ -58,7 +59,7 @@ def test_it_answers_like_a_runner_here_and_ends_when_closed(
 ) -> None:
     assert ask(llm) == answer
     with open_llm(llama_folder, "sim:exact") as here:
-        assert llm.info == here.info
+        assert llm.info == info_from_json(json.loads(json.dumps(info_to_json(here.info))))
     with pytest.raises(XinhengError, match=r"engine\.runner to inprocess"):
         llm.logits(PROMPT)
     runner = handle(llm)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from xinheng.conformance.bounds import Rules, operand
 from xinheng.core.hal import Device, Numerics, StateSpace, WeightPart, WeightSource
 from xinheng.core.ir import Builder, DType, Graph, TensorType, WeightType, paged_kv
-from xinheng.core.ir.dtype import bool_, float32, int32, round_to
+from xinheng.core.ir.dtype import bool_, float32, float64, int32, round_to
 from xinheng.core.ir.types import StateType, Type
 from xinheng.core.ops import OPSET, KVPages
 from xinheng.core.schemes import scheme
@@ -76,7 +76,7 @@ class Call:
 
     def bounded(self, rules: Rules | None = None) -> tuple[Any, ...]:
         """The results with error bounds, of operands that are exact."""
-        rules = rules or Rules(compute=self.kind if self.kind.bits == 64 else float32)
+        rules = rules or Rules(compute=self.kind if self.kind is float64 else float32)
         operands = [_bounded(value, kind, rules) for value, kind in zip(self.values, self.types, strict=True)]
         return results(OPSET[self.op].reference(*operands, **self.attributes))
 

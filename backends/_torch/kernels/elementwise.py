@@ -108,8 +108,8 @@ _BEYOND_FLOAT32 = (torch.float64, torch.int64, torch.int32, torch.uint64, torch.
 def _rounded_to_odd(x: Tensor) -> Tensor:
     """x in float32, inexact values with an odd last bit, so that the next rounding is as if it were the only one.
 
-    Torch converts to narrow dtypes by way of float32. Boldo and Melquiond, "Emulation of FMA and correctly rounded sums:
-    proved algorithms using rounding to odd", IEEE Transactions on Computers 57 (2008).
+    Torch converts to narrow dtypes by way of float32. Boldo and Melquiond, "Emulation of FMA and correctly rounded
+    sums: proved algorithms using rounding to odd", IEEE Transactions on Computers 57 (2008).
     """
     exact = x.to(torch.float64)
     near = exact.to(torch.float32)

@@ -14,33 +14,33 @@ from .registry import FLOATS, TORCH_KERNELS, calculated, held
 Tensor = torch.Tensor
 
 
-@TORCH_KERNELS.register(ops.reshape, name="torch_reshape")
+@TORCH_KERNELS.register(ops.reshape, name="torch_reshape", when=held)
 def reshape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
     return x.reshape(shape)
 
 
-@TORCH_KERNELS.register(ops.permute, name="torch_permute")
+@TORCH_KERNELS.register(ops.permute, name="torch_permute", when=held)
 def permute(x: Tensor, *, axes: tuple[int, ...]) -> Tensor:
     return x.permute(axes)
 
 
-@TORCH_KERNELS.register(ops.expand, name="torch_expand")
+@TORCH_KERNELS.register(ops.expand, name="torch_expand", when=held)
 def expand(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
     return x.expand(shape)
 
 
-@TORCH_KERNELS.register(ops.concat, name="torch_concat")
+@TORCH_KERNELS.register(ops.concat, name="torch_concat", when=held)
 def concat(*xs: Tensor, axis: int) -> Tensor:
     return torch.cat(xs, dim=axis)
 
 
-@TORCH_KERNELS.register(ops.split, name="torch_split")
+@TORCH_KERNELS.register(ops.split, name="torch_split", when=held)
 def split(x: Tensor, *, sizes: tuple[int, ...], axis: int) -> tuple[Tensor, ...] | Tensor:
     pieces = torch.split(x, list(sizes), dim=axis)
     return pieces[0] if len(pieces) == 1 else tuple(pieces)
 
 
-@TORCH_KERNELS.register(ops.slice, name="torch_slice")
+@TORCH_KERNELS.register(ops.slice, name="torch_slice", when=held)
 def slice(x: Tensor, *, axis: int, start: int, stop: int, step: int = 1) -> Tensor:
     size = x.shape[axis]
     start = min(start, size)
@@ -49,7 +49,7 @@ def slice(x: Tensor, *, axis: int, start: int, stop: int, step: int = 1) -> Tens
     return piece if step == 1 else piece.movedim(axis, 0)[::step].movedim(0, axis)
 
 
-@TORCH_KERNELS.register(ops.index_select, name="torch_index_select")
+@TORCH_KERNELS.register(ops.index_select, name="torch_index_select", when=held)
 def index_select(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     axis %= x.dim()
     flat = torch.index_select(x, axis, indices.reshape(-1).long())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xinheng.core.hal import KernelRegistry
-from xinheng.core.ir.dtype import bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
-from xinheng.core.ir.graph import Node
+from xinheng.core.ir.dtype import DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
+from xinheng.core.ir.graph import Node, Value
 from xinheng.core.ir.types import TensorType
 
 from ..handles import DTYPES
@@ -18,13 +20,20 @@ CALCULATED = FLOATS | {int64, int32, int16, int8, uint8, bool_}
 
 def calculated(node: Node) -> bool | str:
     """Torch computes with the dtypes of all operands."""
-    for value in node.operands:
-        if value is not None and isinstance(value.type, TensorType) and value.dtype not in CALCULATED:
-            return f"torch does not compute with {value.dtype}"
+    for kind in _kinds(node.operands):
+        if kind not in CALCULATED:
+            return f"torch does not compute with {kind}"
     return True
 
 
 def held(node: Node) -> bool | str:
-    """Torch has the dtype of the result."""
-    kind = node.results[0].dtype
-    return kind in DTYPES or f"torch has no dtype {kind}"
+    """Torch has the dtypes of all operands and results."""
+    for kind in (*_kinds(node.operands), *_kinds(node.results)):
+        if kind not in DTYPES:
+            return f"torch has no dtype {kind}"
+    return True
+
+
+def _kinds(values: Sequence[Value | None]) -> list[DType]:
+    types = [value.type for value in values if value is not None]
+    return [kind.dtype for kind in types if isinstance(kind, TensorType)]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -77,3 +81,30 @@ def test_readers_refuse_types_they_cannot_write(native: SimpleNamespace, random_
     weight = random_weight([("q4_0", 12)], 32)
     with pytest.raises(DeviceError, match="float64"):
         native.dequantize(weight, dtype=float64)
+
+
+def before_a_guard_page(data: torch.Tensor) -> torch.Tensor:
+    """A copy of `data` whose last byte is the last one that may be read; it stays until the process ends."""
+    pages = -(-data.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + pages), mmap.PAGESIZE, 0) == 0
+    copy = torch.frombuffer(memory, dtype=data.dtype, count=data.numel(), offset=pages - data.nbytes)
+    return copy.view(data.shape).copy_(data)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect and fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@pytest.mark.parametrize("name", PACKED + DENSE)
+def test_nothing_behind_the_last_row_is_read(build: SimpleNamespace, random_part: Any, name: str) -> None:
+    child = os.fork()
+    if child == 0:
+        for columns in (512,) if name in PACKED else (512, 37):
+            part = random_part(name, 11, columns)
+            weight = TorchWeight((11, columns), (TorchWeightPart(name, 11, before_a_guard_page(part.data)),))
+            for tokens in (1, 2, 3, 4, 9):
+                build.linear(before_a_guard_page(torch.ones(tokens, columns)), weight)
+            build.dequantize(weight, dtype=float32)
+            build.embedding(torch.tensor([10]), weight, dtype=bfloat16)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

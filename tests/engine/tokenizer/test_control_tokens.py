@@ -28,13 +28,20 @@ def naive(texts: list[str], text: str) -> list[str]:
 
 
 @FAST
-@given(WORDS, st.text("<|ab", max_size=30))
-def test_leftmost_longest(texts: list[str], text: str) -> None:
+@given(WORDS, st.data())
+def test_leftmost_longest(texts: list[str], data: st.DataObject) -> None:
+    pieces = st.lists(st.sampled_from([*texts, "<", "|", "a", "b"]), max_size=12)
+    text = "".join(data.draw(pieces))
     splitter = ControlSplitter(ControlToken(index, word) for index, word in enumerate(texts))
     parts = list(splitter.split(text))
     assert [part if isinstance(part, str) else part.text for part in parts] == naive(texts, text)
     for part in parts:
         assert isinstance(part, str) or texts[part.id] == part.text
+
+
+def test_the_longest_of_tokens_that_begin_together() -> None:
+    splitter = ControlSplitter(ControlToken(index, word) for index, word in enumerate(["<|", "<|a", "<|a|>", "<"]))
+    assert [part.id for part in splitter.split("<|<|a<|a|><") if not isinstance(part, str)] == [0, 1, 2, 3]
 
 
 def test_linear_on_hostile_text() -> None:

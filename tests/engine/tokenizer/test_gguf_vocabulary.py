@@ -185,8 +185,8 @@ def test_no_merge_may_build_a_byte_or_an_added_token(sentencepiece: Make) -> Non
 
 
 def test_control_tokens_are_spelled_as_they_are(byte_level: Make) -> None:
-    tokenizer = Tokenizer.from_gguf(byte_level(("<é｜>",)))
-    assert pieces(tokenizer, "<é｜>", special=True) == ["<é｜>".encode()]
+    tokenizer = Tokenizer.from_gguf(byte_level(("<é>",)))
+    assert pieces(tokenizer, "<é>", special=True) == ["<é>".encode()]
 
 
 def test_white_space_runs_of_gemma(sentencepiece: Make) -> None:
