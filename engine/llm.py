@@ -188,6 +188,7 @@ class LLM:
         return logits
 
     def logits_by_chunk(self, ids: Sequence[int], chunk: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """The same piece by piece: the position of the first row, and rows that are valid until the next piece."""
         runner, cache = self._runner(), self.engine.scheduler.cache
         step = min(chunk, self.settings.max_num_batched_tokens)
         name = f"logits of {uuid.uuid4()}"

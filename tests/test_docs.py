@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ from xinheng.cli.main import app
 from xinheng.core.errors import SettingsError
 from xinheng.core.settings import load_settings
 
-from .example_model import write_example_model
+from .engine.tiny import LLAMA, write_model
 
 ROOT = Path(__file__).parents[1]
 READMES = (ROOT / "README.md", ROOT / "README.zh-CN.md")
@@ -226,7 +226,7 @@ def command_lines() -> list[tuple[str, list[str]]]:
     return found
 
 
-def parse(command: Any, words: list[str]) -> None:
+def parse(command: Any, words: Sequence[str]) -> None:
     """Parse a command line as the program would, without running it; raises what the program would report."""
     context = command.make_context(command.name, list(words), resilient_parsing=hasattr(command, "commands"))
     if hasattr(command, "commands"):
@@ -320,7 +320,7 @@ def test_programs_compile_and_their_imports_exist(block: Block) -> None:
 def test_the_library_program_of_the_readme_runs(tmp_path: Path) -> None:
     (block,) = (block for block in blocks(READMES[0]) if block.language == "python")
     assert block.text.count(f'"{MODEL}"') == 1
-    program = block.text.replace(MODEL, str(write_example_model(tmp_path / "model")))
+    program = block.text.replace(MODEL, str(write_model(tmp_path / "tiny-llama", LLAMA)))
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
         cwd=tmp_path,

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from .example_model import write_example_model
+from .engine.tiny import LLAMA, write_model
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @pytest.fixture(scope="module")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_example_model(tmp_path_factory.mktemp("model"))
+    return write_model(tmp_path_factory.mktemp("models") / "tiny-llama", LLAMA)
 
 
 def run(arguments: list[str], folder: Path) -> str:

@@ -65,11 +65,10 @@ class TorchDevice(Device):
         return "as stored", buffer.nbytes
 
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
-        if type.kind != "paged_kv":
-            raise DeviceError(
-                f"{self.spec}: no {type.kind} states on torch devices yet; use a model with a paged_kv cache"
-            )
-        kind = DTYPES[dtype(type["scheme"])]
+        known = {kind.name: held for kind, held in DTYPES.items() if kind.is_float}
+        if type.kind != "paged_kv" or type["scheme"] not in known:
+            raise DeviceError(f"{self.spec}: torch devices hold paged_kv caches of {', '.join(known)}, not {type}")
+        kind = known[type["scheme"]]
         lead = (space.blocks, space.block_size, type["heads"])
         try:
             made = [self._zeros((*lead, type[d]), kind) for d in ("k_dim", "v_dim")]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import zip_longest
 from keyword import iskeyword
 from typing import TypeAlias
@@ -190,14 +190,18 @@ def _extreme(function: str, dims: Sequence[Dim]) -> Dim:
         low, high = interval(a - b, {})
         return high <= 0 if function == "min" else low >= 0
 
-    kept: list[Dim] = []
-    for dim in dims:
-        inner: tuple[Dim, ...] = (dim,)
-        if isinstance(dim, Expr) and dim.is_atom and isinstance(atom := dim.terms[0][0][0], Call):
-            inner = atom.arguments if atom.function == function else (dim,)
-        for candidate in inner:
+    def best(candidates: Sequence[Dim]) -> list[Dim]:
+        kept: list[Dim] = []
+        for candidate in candidates:
             if not any(wins(other, candidate) for other in kept):
                 kept = [*(other for other in kept if not wins(candidate, other)), candidate]
+        return kept
+
+    flat: list[Dim] = []
+    for dim in best(dims):
+        atom = dim.terms[0][0][0] if isinstance(dim, Expr) and dim.is_atom else None
+        flat.extend(atom.arguments if isinstance(atom, Call) and atom.function == function else (dim,))
+    kept = best(flat)
     if not kept:
         raise GraphError(f"{function} needs at least one size")
     return kept[0] if len(kept) == 1 else Expr((((Call(function, tuple(sorted(kept, key=str))),), 1),))
@@ -354,10 +358,8 @@ def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
 
 def product(dims: Sequence[Dim]) -> Dim:
     """The number of elements of a shape."""
-    total: Dim = 1
-    for dim in dims:
-        total = total * dim
-    return total
+    one: Dim = 1
+    return reduce(lambda total, dim: total * dim, dims, one)
 
 
 def parse_dim(text: str, symbols: Mapping[str, Expr] | None = None) -> Dim:

@@ -79,7 +79,7 @@ def _(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
 @op(tolerance=Tolerance.EXACT)
 def embedding(indices: Tensor, weight: Weight, *, dtype: DType) -> Tensor:
     """Rows of a weight, each value rounded once to `dtype`: indices [...] to [..., columns]."""
-    return np.take(weight, indices, axis=0)
+    return np.take(weight, np.asarray(indices, np.int64), axis=0)
 
 
 @embedding.infer

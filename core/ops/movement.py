@@ -150,7 +150,7 @@ def _(x: TensorType, *, axis: int, start: Dim, stop: Dim, step: int) -> TensorTy
 @op(tolerance=Tolerance.EXACT)
 def index_select(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     """Slices of x along an axis in the order of `indices` (integers, within range); the axis becomes their shape."""
-    return np.take(x, indices, axis=axis)
+    return np.take(x, np.asarray(indices, np.int64), axis=axis)
 
 
 @index_select.infer
@@ -163,7 +163,7 @@ def _(x: TensorType, indices: TensorType, *, axis: int) -> TensorType:
 @op(tolerance=Tolerance.EXACT)
 def gather(x: Tensor, indices: Tensor, *, axis: int = -1) -> Tensor:
     """For each position the element of x whose index along `axis` is given (numpy's take_along_axis)."""
-    return np.take_along_axis(x, indices, axis=axis)
+    return np.take_along_axis(x, np.asarray(indices, np.int64), axis=axis)
 
 
 @gather.infer

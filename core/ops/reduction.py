@@ -20,10 +20,15 @@ def _folded(x: TensorType, *, axis: int, keepdims: bool) -> TensorType:
     return TensorType(x.dtype, (*x.shape[:axis], *middle, *x.shape[axis + 1 :]))
 
 
+def _wrapped(y: Tensor, x: Tensor) -> Tensor:
+    """Sums of integers in the dtype of their terms."""
+    return y.astype(x.dtype) if isinstance(x, np.ndarray) and x.dtype.kind in "iu" else y
+
+
 @op(tolerance=Tolerance.REDUCTION)
 def sum(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
-    """The sum along an axis, accumulated in at least float32; 0 over an empty axis."""
-    return np.sum(x, axis=axis, keepdims=keepdims)
+    """The sum along an axis, accumulated in at least float32, integers wrapping; 0 over an empty axis."""
+    return _wrapped(np.sum(x, axis=axis, keepdims=keepdims), x)
 
 
 @op(tolerance=Tolerance.REDUCTION)
@@ -49,8 +54,8 @@ def _(x: TensorType, *, axis: int, keepdims: bool) -> TensorType:
 
 @op(tolerance=Tolerance.REDUCTION)
 def cumsum(x: Tensor, *, axis: int) -> Tensor:
-    """Running sums along an axis, each including its own element."""
-    return np.cumsum(x, axis=axis)
+    """Running sums along an axis, each including its own element; accumulated as in sum."""
+    return _wrapped(np.cumsum(x, axis=axis), x)
 
 
 @cumsum.infer

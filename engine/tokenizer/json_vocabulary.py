@@ -29,8 +29,8 @@ def json_vocabulary(path: Path, config: Mapping[str, Any]) -> Vocabulary:
     """
     data = _read(path)
     model = data["model"]
-    kind = model.get("type") or ("BPE" if "merges" in model else None)
-    if kind != "BPE":
+    kind = model.get("type") or ("BPE" if model["merges"] else None)
+    if kind != "BPE" or not isinstance(model["vocab"], dict):
         raise ModelError(f"{path} holds a {kind!r} tokenizer; this engine builds BPE tokenizers only")
     template = _template(config)
     leading = _leads(data)
@@ -64,13 +64,16 @@ def json_vocabulary(path: Path, config: Mapping[str, Any]) -> Vocabulary:
 
 def _read(path: Path) -> _JSON:
     try:
-        data = json.loads(path.read_bytes())
-        vocab, added = data["model"]["vocab"], data.setdefault("added_tokens", [])
-        if not isinstance(added, list) or not isinstance(vocab, dict | list):
-            raise TypeError("model.vocab or added_tokens has the wrong type")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        data: _JSON = json.loads(path.read_bytes())
+        model, added = data["model"], data.setdefault("added_tokens", [])
+        if not all(isinstance(token["content"], str) and token["id"] >= 0 for token in added):
+            raise TypeError("an added token has no content or a negative id")
+        if isinstance(model["vocab"], dict) and min(model["vocab"].values(), default=0) < 0:
+            raise TypeError("model.vocab has a negative id")
+        pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model.get("merges", ()))
+        model["merges"] = [[left, right] for left, right in pairs]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path} is not a tokenizer.json: {type(error).__name__}: {error}") from error
-    assert isinstance(data, dict)
     return data
 
 
@@ -91,8 +94,7 @@ def _content(token: Any) -> str | None:
 def _template(config: Mapping[str, Any]) -> str | None:
     template = config.get("chat_template")
     if isinstance(template, list):
-        named = {entry["name"]: entry["template"] for entry in template}
-        template = named.get("default")
+        template = next((entry["template"] for entry in template if entry.get("name") == "default"), None)
     return template if isinstance(template, str) else None
 
 
@@ -174,9 +176,8 @@ def _hide(data: _JSON, controls: set[str]) -> None:
         vocab.setdefault(token["content"], token["id"])
     for name in controls - {model.get("unk_token")}:
         vocab.pop(name, None)
-    merges = model.get("merges", [])
-    pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges)
-    model["merges"] = [[left, right] for left, right in pairs if not controls & {left, right, left + right}]
+    merges = model["merges"]
+    model["merges"] = [merge for merge in merges if not controls & {*merge, merge[0] + merge[1]}]
     data["added_tokens"] = stays
     data["truncation"] = data["padding"] = data["post_processor"] = None
 

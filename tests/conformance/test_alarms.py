@@ -125,6 +125,14 @@ def test_the_square_root_law_needs_cancellation() -> None:
     assert (error > 4 * math.sqrt(x.shape[-1]) * unit).all(), "data too tame to tell"
 
 
+def test_products_that_underflow_pass() -> None:
+    a, b = (data("normal", *shape, dtype=float32, seed=s) for s, shape in enumerate([(8, 5), (5, 8)]))
+    a, b = (round_to(x * 2.0**-73, float32) for x in (a, b))
+    expected = bound(kernels.matmul, a, b, dtype=float32, rules=kernels.rules_for("normal"))
+    for order in ORDERS:
+        assert admitted(expected, run(kernels.matmul, a, b, kernel=order), float32).all()
+
+
 @pytest.mark.parametrize("declared", ["partial", "depth", "flush", "inputs"])
 def test_a_declared_mode_admits_its_kernels(declared: str) -> None:
     dtype = float32 if declared == "inputs" else bfloat16

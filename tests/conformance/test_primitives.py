@@ -166,6 +166,8 @@ def test_flushed_subnormals_are_admitted_where_declared() -> None:
     product = Bounded(np.array([2.0**-63]), 0.0, Rules(flush=True)) * 2.0**-65
     assert admits(product, np.zeros(1), float32).all()
     assert not admits(Bounded(np.array([2.0**-63])) * 2.0**-65, np.zeros(1), float32).any()
+    for rules, good in ((Rules(), False), (Rules(flush=True), True)):  # 64 terms, each of which vanishes on arrival
+        assert admits(np.sum(operand_of(np.full(64, 2.0**-127), 0.0, rules)), 0.0, float32) == good
 
 
 # -------------------------------------------------------------------------------------------------- the rules, literal
@@ -187,6 +189,25 @@ def test_rounded_operations_follow_the_formula() -> None:
     moves: list[Any] = [-a, np.absolute(b), a[:], a.T, np.repeat(b, 3)]
     for move in moves:
         assert set(move.e) <= {0.01, 0.02}
+
+
+def test_contractions_follow_the_formula() -> None:
+    rules = Rules()
+    a, b = np.array([[3.0, -1.0, 2.0]]), np.array([[1.0], [2.0], [-4.0]])
+    ea, eb = np.array([[0.1, 0.0, 0.2]]), np.array([[0.0, 0.01, 0.02]]).T
+    e = np.abs(a) @ eb + ea @ np.abs(b) + ea @ eb
+    gamma = 2 * rules.unit / (1 - 2 * rules.unit)
+    out = operand_of(a, ea) @ operand_of(b, eb)
+    assert out.v == -7
+    assert out.e == pytest.approx(e + (gamma + rules.unit) * (13 + e) + 6 * rules.eta, rel=1e-12)
+    one = operand_of([[3.0]]) @ operand_of([[0.5]])
+    assert one.e == pytest.approx(rules.unit * 1.5, rel=1e-12)
+    total: Any = np.sum(operand_of(a, ea), axis=-1)
+    assert total.e == pytest.approx(0.3 + gamma * (6 + 0.3), rel=1e-12)
+    mean: Any = np.mean(operand_of(a, ea), axis=-1)
+    assert mean.e == pytest.approx(total.e / 3 + 2 * rules.unit * (4 / 3 + total.e / 3), rel=1e-9)
+    running: Any = np.cumsum(operand_of(a, ea), axis=-1)
+    assert running.e[0] == pytest.approx([0.1 + gamma * 3.1, 0.1 + gamma * 4.1, total.e[0]], rel=1e-12)
 
 
 def test_integers_are_exact_and_move_only_at_ties() -> None:

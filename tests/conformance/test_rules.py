@@ -41,7 +41,7 @@ def test_the_square_root_law_holds_where_terms_cancel() -> None:
 def test_narrow_partial_sums_add_their_own_chain() -> None:
     g = Rules(partial=bfloat16, chunk=64).gamma(256, *ONE_SIGN)
     assert g == pytest.approx(4 * 2.0**-8 / (1 - 4 * 2.0**-8), rel=1e-3)
-    tiny: Any = np.sum(Bounded(np.full(128, 1e-6), 0.0, Rules(partial=float16, chunk=64)))
+    tiny: Any = np.sum(Bounded(np.full(128, 1e-9), 0.0, Rules(partial=float16, chunk=64)))
     assert tiny.e >= 2 * float16.eta
 
 

@@ -18,7 +18,9 @@ def cache(blocks: int, size: int, heads: int, k_dim: int, v_dim: int) -> KV:
 
 def _write(slots: Sequence[int], note: str, v_dim: int = 4) -> None:
     tokens = len(slots)
-    case("write_cache", cache(3, 4, 2, 4, v_dim), normal(tokens, 2, 4), normal(tokens, 2, v_dim), ints(slots), note=note)
+    case(
+        "write_cache", cache(3, 4, 2, 4, v_dim), normal(tokens, 2, 4), normal(tokens, 2, v_dim), ints(slots), note=note
+    )
 
 
 _write([0, 1, 2, 11, 5], "plain")

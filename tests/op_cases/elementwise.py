@@ -39,7 +39,9 @@ for _name in ("add", "sub", "mul", "div", "maximum", "minimum"):
     case(_name, normal(0, 4), _other(1, 4), note="empty")
     case(_name, normal(3, 5), 1.7, note="number")
     case(_name, -0.3, _other(3, 5), note="number first")
-    _left, _right = np.meshgrid([0.0, 1.0, -2.0, np.inf, -np.inf, np.nan, 65504.0, 3e38, 1e-7, 1e-40], [0.0, 3.0, -np.inf, 0.1])
+    _left, _right = np.meshgrid(
+        [0.0, 1.0, -2.0, np.inf, -np.inf, np.nan, 65504.0, 3e38, 1e-7, 1e-40], [0.0, 3.0, -np.inf, 0.1]
+    )
     case(_name, floats(_left), floats(_right), note="special", special=True)
     if _name != "div":
         case(_name, ints([[7, -7, 0]]), ints([[3], [-2]]), note="int32")

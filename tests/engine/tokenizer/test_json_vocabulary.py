@@ -178,6 +178,30 @@ def test_what_is_no_tokenizer(tmp_path: Path, text: str) -> None:
         build(tmp_path, text)
 
 
+def test_damaged_tables(tmp_path: Path) -> None:
+    data = byte_level([])
+    data["model"]["merges"] = ["h e", "ll"]
+    with pytest.raises(FormatError, match=r"not a tokenizer\.json"):
+        build(tmp_path, data)
+    data = byte_level([{"id": 260}])
+    with pytest.raises(FormatError, match="content"):
+        build(tmp_path, data)
+    with pytest.raises(FormatError, match="negative id"):
+        build(tmp_path, byte_level([added(-1, "<|a|>")]))
+    data = byte_level([])
+    data["model"]["vocab"]["x!"] = -5
+    with pytest.raises(FormatError, match="negative id"):
+        build(tmp_path, data)
+    with pytest.raises(FormatError, match="No such file"):
+        Tokenizer.from_json(tmp_path / "missing.json")
+
+
+def test_merges_as_strings(tmp_path: Path) -> None:
+    data = byte_level([])
+    data["model"]["merges"] = ["h e", "l l", "he ll"]
+    assert build(tmp_path, data).encode("hell") == [258]
+
+
 def test_other_kinds_are_refused(tmp_path: Path) -> None:
     data = byte_level([])
     data["model"] = {"type": "Unigram", "vocab": [["a", 0.0]]}

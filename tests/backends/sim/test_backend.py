@@ -1,0 +1,56 @@
+"""Simulated devices are found by their word only, and the exact one computes every op within its bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from xinheng.backends.sim import SimBackend
+from xinheng.core.errors import DeviceError
+from xinheng.core.hal import DeviceSpec
+from xinheng.core.ir import DTYPES
+from xinheng.core.ops import OPSET
+
+from ...op_cases import CASES, Case
+from ...op_cases.judge import judge
+
+EXACT = SimBackend().open(DeviceSpec.parse("sim:exact"))
+
+
+def trials() -> list[Any]:
+    kinds = {True: ("float32", "float16", "bfloat16", "float64", "float8_e5m2"), False: ("float32",)}
+    pairs = [(case, kind) for case in CASES for kind in kinds[case.floats]]
+    return [pytest.param(case, DTYPES[kind], id=f"{case.id}-{kind}") for case, kind in pairs]
+
+
+def test_probe_lists_emulated_devices() -> None:
+    found = SimBackend().probe()
+    assert "sim:exact" in [info.spec for info in found]
+    assert all(info.emulated for info in found)
+
+
+def test_automatic_choice_comes_last() -> None:
+    assert SimBackend.priority < 0
+
+
+def test_every_listed_device_opens() -> None:
+    for info in SimBackend().probe():
+        device = SimBackend().open(DeviceSpec.parse(info.spec))
+        assert device.spec == info.spec
+        device.close()
+
+
+@pytest.mark.parametrize("spec", ["sim:0", "sim:exat", "sim:exact@torch"])
+def test_unknown_devices_are_refused(spec: str) -> None:
+    with pytest.raises(DeviceError, match=f"{spec} does not exist"):
+        SimBackend().open(DeviceSpec.parse(spec))
+
+
+def test_every_op_has_a_kernel() -> None:
+    assert EXACT.kernels.ops() == list(OPSET)
+
+
+@pytest.mark.parametrize(("case", "kind"), trials())
+def test_kernel_is_within_its_bound(case: Case, kind: Any) -> None:
+    judge(case, kind, EXACT, "reference")
