@@ -151,11 +151,12 @@ def test_element_types_of_queries_and_cache(build: SimpleNamespace, kind: torch.
     assert_near((out, lse), batch.exact())
 
 
-def test_rows_without_keys_or_sequence_are_zero(build: SimpleNamespace) -> None:
-    batch = Batch(((3, 2), (2, 0), (2, 5)), 2, 1, 16, 16)
+@pytest.mark.parametrize("causal", [True, False])
+def test_rows_without_keys_or_sequence_are_zero(build: SimpleNamespace, causal: bool) -> None:
+    batch = Batch(((3, 2), (2, 0), (2, 5)), 2, 1, 16, 16, causal=causal)
     q, *rest = batch.paged()
     extra = torch.cat([q, torch.full((3, 2, 16), torch.nan)])
-    out, lse = build.paged_attention(extra, *rest, torch.zeros(2), scale=0.25)
+    out, lse = build.paged_attention(extra, *rest, torch.zeros(2), scale=0.25, causal=causal)
     unseen = [0, 3, 4, 7, 8, 9]
     assert (out[unseen] == 0).all() and (lse[unseen] == -torch.inf).all()
     want = batch.exact(sinks=torch.zeros(2))
