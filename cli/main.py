@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -10,7 +13,6 @@ from .commands import config, devices, explain, models, ops, run, version
 
 app = typer.Typer(
     name="xinheng",
-    help="Run language models on any accelerator, and see what runs where.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -28,25 +30,61 @@ app.command("config")(config.config)
 app.command("version")(version.version)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run one command: 0 is success, 1 an error explained on standard error, 2 wrong usage, 130 an interruption."""
-    from xinheng.core.errors import XinhengError
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        version.version()
+        raise typer.Exit
 
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show versions and exit.")
+    ] = False,
+) -> None:
+    """Run language models on any accelerator, and see what runs where."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    0 is success, 1 an error explained on standard error (or nobody reads the output any more), 2 wrong usage, 130 ^C.
+    """
     given = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without some character shows a question mark for it
     try:
         result = app(given, prog_name="xinheng", standalone_mode=False)
-    except XinhengError as error:
-        return _report(type(error).__name__, str(error), "--json" in given)
-    except typer.Abort:
-        return 130
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
-    except Exception as error:  # click's own usage errors know how to show themselves; nothing else is swallowed
-        if not hasattr(error, "show"):
+    except Exception as error:
+        status = _explain(error, "--json" in given)
+        if status is None:
             raise
+        return status
+    return result if isinstance(result, int) else 0
+
+
+def _explain(error: Exception, machine: bool) -> int | None:
+    """Tell of an error and return the exit status; None for one that only a programmer understands."""
+    from xinheng.core.errors import XinhengError
+
+    if isinstance(error, XinhengError):
+        return _report(type(error).__name__, str(error), machine)
+    if isinstance(error, typer.Abort):
+        return 130
+    if isinstance(error, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+        return 1
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return _report(type(error).__name__, f"{where}{error.strerror or error}", machine)
+    if hasattr(error, "show"):  # wrong usage, which knows how to show itself
         error.show()
         return int(getattr(error, "exit_code", 2))
-    return result if isinstance(result, int) else 0
+    return None
 
 
 def _report(kind: str, message: str, machine: bool) -> int:

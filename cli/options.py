@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from xinheng.core.settings import RuntimeSettings
     from xinheng.engine.settings import EngineSettings
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 DeviceName = Annotated[
     str | None, typer.Option("--device", help="auto, or name[:ordinals or word][@runtime]; see 'xinheng devices'.")
 ]

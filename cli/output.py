@@ -15,7 +15,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table on standard output; columns are as wide as their text, and wrap in a narrow terminal."""
+    """A table on standard output; it wraps in a narrow terminal, and in a file every row is one line."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -29,9 +29,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
             *(Text(f"{x:,.2f}" if isinstance(x, float) else f"{x:,}" if isinstance(x, int) else str(x)) for x in row)
         )
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+        return
+    wide = Console(width=100_000, color_system=None)
+    with wide.capture() as captured:
+        wide.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 @contextmanager

@@ -95,7 +95,9 @@ class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         name = f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
         if method != "__call__" or ufunc not in UFUNCS:
-            raise MissingRule(f"no error rule for {name}; rewrite the reference or add a rule in conformance/bounds.py")
+            raise MissingRule(
+                f"no error rule for {name}; rewrite the reference or add a rule, see conformance/bounds.py"
+            )
         if kwargs:
             raise MissingRule(f"{name}: {', '.join(kwargs)} is not for bounded operands; references are functional")
         with np.errstate(all="ignore"):
@@ -103,15 +105,13 @@ class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_function__(self, func: Any, types: Iterable[type], args: Any, kwargs: Any) -> Any:
         if func not in FUNCTIONS:
-            raise MissingRule(
-                f"no error rule for numpy.{func.__name__}; rewrite the reference or add a rule in conformance/bounds.py"
-            )
+            raise _missing(f"numpy.{func.__name__}")
         with np.errstate(all="ignore"):
             return FUNCTIONS[func](*args, **kwargs)
 
     def __word__(self, word: str, *args: Any, **kwargs: Any) -> Any:
         if word not in WORDS:
-            raise MissingRule(f"no error rule for the word {word!r}; add one in conformance/bounds.py")
+            raise _missing(f"the word {word!r}")
         with np.errstate(all="ignore"):
             return WORDS[word](self, *args, **kwargs)
 
@@ -162,7 +162,8 @@ class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
     def limits(self, dtype: DType) -> tuple[Array, Array]:
         """Smallest and largest value a correct kernel may store in `dtype`; NaN where the value is a certain NaN.
 
-        Rounding is monotone, so overflow, subnormals and ties need no rule of their own.
+        Rounding is monotone, so overflow, subnormals and ties need no rule of their own. Overflow means anything in
+        formats without infinity, those whose names end in fn, fnu or fnuz.
         """
         with np.errstate(all="ignore"):
             low, high = self.v - self.e, self.v + self.e
@@ -172,7 +173,14 @@ class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
             if self.rules.flush:
                 lo = np.where((low > 0) & (low < dtype.smallest_normal), 0.0, lo)
                 hi = np.where((high < 0) & (high > -dtype.smallest_normal), 0.0, hi)
+            if dtype.name.endswith(("fn", "fnu", "fnuz")):
+                over = np.isinf(lo) | np.isinf(hi)
+                lo, hi = np.where(over, -np.inf, lo), np.where(over, np.inf, hi)
         return lo, hi
+
+
+def _missing(what: str) -> MissingRule:
+    return MissingRule(f"no error rule for {what}; rewrite the reference or add a rule, see conformance/bounds.py")
 
 
 def definite(v: Array, e: Array) -> Array:

@@ -49,14 +49,15 @@ def limits(bounded: Bounded | NDArray[Any], dtype: DType) -> tuple[Array, Array]
 def admits(bounded: Bounded | NDArray[Any], out: ArrayLike, dtype: DType) -> NDArray[np.bool_]:
     """Which elements of the output `out`, stored in `dtype`, are those of a correct kernel.
 
-    NaN is admitted where the reference is NaN, and anything where the bound is infinite. The sign of zero is not seen.
+    NaN is admitted where the reference is NaN, and anything where nothing is known. The sign of zero is not seen.
 
     Raises:
         GraphError: `out` has another shape than the reference.
     """
     b, given = _bounded(bounded), _output(bounded, out)
     lo, hi = b.limits(dtype)
-    return np.asarray(((lo <= given) & (given <= hi)) | (np.isnan(b.v) & np.isnan(given)) | np.isinf(b.e))
+    unknown = np.isinf(b.e) | ((lo == -np.inf) & (hi == np.inf))
+    return np.asarray(((lo <= given) & (given <= hi)) | (np.isnan(b.v) & np.isnan(given)) | unknown)
 
 
 def check(bounded: Bounded | NDArray[Any], out: ArrayLike, dtype: DType) -> Check:

@@ -164,7 +164,9 @@ class PluginManager:
         loaded: Any = _Loader(self._group, entry).plugin
         if not (isinstance(loaded, type) and issubclass(loaded, Backend)):
             raise TypeError(f"{entry.value} is no subclass of xinheng.core.hal.Backend")
-        theirs: Any = loaded.api_version
+        theirs: Any = getattr(loaded, "api_version", None)
+        if theirs is None:
+            raise TypeError("it declares no api_version, the version of the backend contract it was written for")
         if not (isinstance(theirs, tuple) and len(theirs) == 2 and all(isinstance(part, int) for part in theirs)):
             raise TypeError(f"its api_version is {theirs!r}, not a pair of integers")
         if theirs[0] != API_VERSION[0]:

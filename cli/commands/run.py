@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from ..options import Assignments, DeviceName, DtypeName, Json, settings
 
 if TYPE_CHECKING:
-    from xinheng.engine import LLM, Delta, SamplingParams
+    from xinheng.engine import LLM, Delta
 
 
 def run(
@@ -38,7 +39,8 @@ def run(
     from xinheng.core.errors import RequestError
     from xinheng.engine import LLM, SamplingParams
 
-    from ..output import progress_bars
+    from ..conversation import Conversation
+    from ..output import print_json, progress_bars
 
     params = SamplingParams.parse(
         max_tokens=max_tokens,
@@ -50,100 +52,47 @@ def run(
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
     )
-    if prompt is None and not sys.stdin.isatty():
-        prompt = sys.stdin.read()
-    if prompt is None and json:
-        raise RequestError("--json answers one prompt; give it as an argument or on standard input")
     if raw and system is not None:
         raise RequestError("--system needs a chat template; put it into the prompt yourself when you use --raw")
+    text = piped_prompt() if prompt is None else prompt
+    if text is None and json:
+        raise RequestError("--json answers one prompt; give it as an argument or on standard input")
     runtime, engine = settings(set, device, dtype)
     with progress_bars(quiet=json) as report:
         llm = LLM(model, runtime=runtime, settings=engine, progress=report)
     with llm:
-        talk = Talk(llm, params, system, raw)
-        if prompt is None:
-            talk.converse()
+        conversation = Conversation(llm, params, system, raw)
+        show = partial(print_stats, llm) if stats else None
+        if text is None:
+            conversation.converse(show)
             return
-        final = talk.answer(prompt, echo=not json)
+        final = conversation.answer(text, echo=not json).final
+        if final is None:
+            raise KeyboardInterrupt
         if json:
-            from ..output import print_json
-
             print_json(summary(llm, final))
-        elif stats:
-            print_stats(llm, final)
+        elif show is not None:
+            show(final)
 
 
-class Talk:
-    """A conversation with one model."""
+def piped_prompt() -> str | None:
+    """All of standard input but its last line end; None where somebody sits at a terminal.
 
-    def __init__(self, llm: LLM, params: SamplingParams, system: str | None, raw: bool) -> None:
-        self.llm, self.params, self.raw = llm, params, raw
-        self._start: list[dict[str, Any]] = [{"role": "system", "content": system}] if system is not None else []
-        self.messages = list(self._start)
-        if not raw:
-            self._need_template()
+    Raises:
+        RequestError: there is no standard input, or it is not text.
+    """
+    from xinheng.core.errors import RequestError
 
-    def _need_template(self) -> None:
-        from xinheng.core.errors import ModelError
-
-        if self.llm.tokenizer.chat_template is None:
-            raise ModelError(
-                f"{self.llm.path.name} has no chat template, so it cannot hold a conversation; "
-                "use --raw to continue a plain text"
-            )
-
-    def prompt_ids(self, text: str) -> list[int]:
-        """The ids of the next prompt."""
-        if self.raw:
-            return self.llm.encode(text)
-        return self.llm.tokenizer.encode_chat([*self.messages, {"role": "user", "content": text}])
-
-    def answer(self, text: str, echo: bool = True) -> Delta:
-        """Answer `text`, printing the answer as it comes; returns the last delta, which has the whole output."""
-        last = None
-        for last in self.llm.stream(self.prompt_ids(text), self.params):
-            if echo:
-                print(last.text, end="", flush=True)
-        assert last is not None and last.output is not None
-        if echo:
-            print()
-        self.messages += [{"role": "user", "content": text}, {"role": "assistant", "content": last.output.text}]
-        return last
-
-    def converse(self) -> None:
-        """Read prompts until "/bye" or the end of the input; ^C ends an answer, not the conversation."""
-        import readline  # noqa: F401  (gives input() line editing and history)
-
-        print("/bye ends the conversation, /clear starts a new one, /? shows help", file=sys.stderr)
-        while True:
-            try:
-                text = input(">>> ")
-            except EOFError:
-                return
-            except KeyboardInterrupt:
-                print("\nuse /bye to leave", file=sys.stderr)
-                continue
-            match text.strip():
-                case "":
-                    continue
-                case "/bye":
-                    return
-                case "/clear":
-                    self.messages = list(self._start)
-                case "/?" | "/help":
-                    print("/bye  leave\n/clear  forget the conversation\n/?  this help", file=sys.stderr)
-                case _:
-                    self._answer_or_explain(text)
-
-    def _answer_or_explain(self, text: str) -> None:
-        from xinheng.core.errors import RequestError
-
-        try:
-            self.answer(text)
-        except KeyboardInterrupt:
-            print("\n(stopped)", file=sys.stderr)
-        except RequestError as error:
-            print(f"xinheng: {error}", file=sys.stderr)
+    if sys.stdin is None:
+        raise RequestError("there is no standard input to hold a conversation on; give the prompt as an argument")
+    if sys.stdin.isatty():
+        return None
+    try:
+        return sys.stdin.read().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"standard input is not {error.encoding} text: {error.reason} at byte {error.start}"
+        ) from None
 
 
 def summary(llm: LLM, final: Delta) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import DeviceError, GraphError, XinhengError
 from ..ir.dim import Expr, symbols
-from ..ir.evaluate import bind_sizes, bind_unbacked, check_sizes, resolve, split_checks
+from ..ir.evaluate import bind_sizes, bind_unbacked, check_sizes, resolve
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import StateType, TensorType, Type, WeightType
 from ..ops import FAMILIES
@@ -89,7 +89,6 @@ class KernelExecutable:
         self._slot: dict[int, int] = {}
         self._host_slot: dict[int, int] = {}
         self._number_slot: dict[int, int] = {}
-        self.early_checks, self.late_checks = split_checks(graph)
         for value in graph.values():
             self._slot[id(value)] = len(self._slot) + 1
         self._last_use = self._lifetimes()
@@ -236,7 +235,7 @@ class KernelBound:
         for name, bound in exe.bounds.items():
             if sizes.get(name, 0) > bound:
                 raise DeviceError(f"{name} is {sizes[name]}, but the graph was compiled for at most {bound}")
-        check_sizes(exe.early_checks, sizes)
+        waiting = check_sizes(exe.graph.checks, sizes)
         frame = list(self._frame)
         for name, slot, dtype, numpy_type in self._inputs:
             value = given[name]
@@ -260,7 +259,9 @@ class KernelBound:
             except Exception as error:
                 where = f"{choice.device.spec}: kernel {choice.kernel.name!r} of {node.op.name}"
                 raise DeviceError(f"{where} failed to compute {node.results[0].type}: {error}") from error
-        check_sizes(exe.late_checks, sizes)
+            waiting = waiting and check_sizes(waiting, sizes)
+        if waiting:
+            raise GraphError(f"{waiting[0].reason}: no input and no op tells {waiting[0].left} or {waiting[0].right}")
         self.outputs = {name: frame[exe.slot(value)] for name, value in exe.graph.outputs.items()}
         return device.event()
 

@@ -192,7 +192,7 @@ def _extreme(function: str, dims: Sequence[Dim]) -> Dim:
 
     def best(candidates: Sequence[Dim]) -> list[Dim]:
         kept: list[Dim] = []
-        for candidate in candidates:
+        for candidate in sorted(candidates, key=lambda dim: (isinstance(dim, Expr), str(dim))):
             if not any(wins(other, candidate) for other in kept):
                 kept = [*(other for other in kept if not wins(candidate, other)), candidate]
         return kept

@@ -52,19 +52,21 @@ def bind_sizes(
     return sizes
 
 
-def split_checks(graph: Graph) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
-    """The checks that can be made before a run, and those on sizes that only the run will tell."""
-    late = [any(s.unbacked for dim in (check.left, check.right) for s in symbols(dim)) for check in graph.checks]
-    early = tuple(check for check, waits in zip(graph.checks, late, strict=True) if not waits)
-    return early, tuple(check for check, waits in zip(graph.checks, late, strict=True) if waits)
+def check_sizes(checks: Iterable[Check], sizes: Mapping[str, int]) -> tuple[Check, ...]:
+    """Test equalities of sizes that were left to run time; returns those on sizes that are not known yet.
 
-
-def check_sizes(checks: Iterable[Check], sizes: Mapping[str, int]) -> None:
-    """Test the equalities of sizes that were left to run time."""
+    Raises:
+        GraphError: two sizes differ; the message has the reason why they must not.
+    """
+    waiting = []
     for check in checks:
+        if any(s.name not in sizes for dim in (check.left, check.right) for s in symbols(dim)):
+            waiting.append(check)
+            continue
         left, right = evaluate_dim(check.left, sizes), evaluate_dim(check.right, sizes)
         if left != right:
             raise GraphError(f"{check.reason}: {check.left} is {left}, {check.right} is {right}")
+    return tuple(waiting)
 
 
 def resolve(value: Any, sizes: Mapping[str, int]) -> Any:
@@ -92,8 +94,7 @@ def evaluate(
         GraphError: a value is missing or a size does not fit.
     """
     sizes = bind_sizes(graph, inputs)
-    early, late = split_checks(graph)
-    check_sizes(early, sizes)
+    waiting = check_sizes(graph.checks, sizes)
     live: dict[int, Any] = {}
     for values, given, what in (
         (graph.inputs, inputs, "input"),
@@ -117,7 +118,9 @@ def evaluate(
         for value, result in zip(node.results, produced, strict=True):
             bind_unbacked(value, np.shape(result) if isinstance(value.type, TensorType) else (), sizes)
             live[id(value)] = result
-    check_sizes(late, sizes)
+        waiting = waiting and check_sizes(waiting, sizes)
+    if waiting:
+        raise GraphError(f"{waiting[0].reason}: no input and no op tells {waiting[0].left} or {waiting[0].right}")
     return (
         {name: live[id(value)] for name, value in graph.outputs.items()},
         {state.name: live[id(final)] for state, final in graph.states},

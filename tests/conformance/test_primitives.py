@@ -233,6 +233,13 @@ def test_constants_carry_their_representation_error() -> None:
     assert (Bounded([0.0], integer=True) + (2**24 + 1)).e == 0
 
 
+def test_waves_stay_within_their_range() -> None:
+    """The error of an angle counts in full while it is small, and never for more than the whole range."""
+    y: Any = np.sin(operand_of([1.0, 1.0], [1e-3, 5.0]))
+    grade = 8 * Rules().unit + Rules().eta
+    assert y.e == pytest.approx([1e-3 + grade, 2 + grade], rel=1e-9)
+
+
 def test_store_is_exact_except_near_a_tie() -> None:
     ulp = 2.0**-7
     x = operand_of([1.0, 1 + ulp / 2, 1 + ulp / 2 + 2.0**-40, 1.2], [1e-5, 0.0, 0.0, 1e-5])
@@ -244,6 +251,8 @@ def test_store_is_exact_except_near_a_tie() -> None:
     bounded = numeric.store(operand_of([1.0], [0.0], Rules(evaluate=False)), bfloat16)
     assert bounded.e == pytest.approx(2.0**-8, rel=1e-6)
     assert np.isinf(numeric.store(operand_of([65519.9], [1.0]), float16).e)
+    anyhow = numeric.store(operand_of([65000.0, 65519.9, np.inf]), float16, known=False)
+    assert np.isinf(anyhow.e).tolist() == [False, True, False]
     sure = numeric.store(operand_of([7e4], [1.0]), float16)
     assert (sure.v, sure.e) == (np.inf, 0)
 

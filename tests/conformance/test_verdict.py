@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 
 from xinheng.conformance.bounds import Bounded, Rules, admits, check, limits
 from xinheng.core.errors import GraphError
-from xinheng.core.ir.dtype import DType, bfloat16, bool_, float16, float32, int8, int32, round_to
+from xinheng.core.ir.dtype import (
+    DType,
+    bfloat16,
+    bool_,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    int8,
+    int32,
+    round_to,
+)
+from xinheng.core.ir.numeric import store
 
 from .kernels import FORMATS
 
@@ -70,6 +82,14 @@ def test_subnormals_keep_their_grid() -> None:
     b = Bounded([3 * step, 3.4 * step])
     assert admits(b, [3 * step, 3 * step], float16).all()
     assert not admits(b, [2 * step, 4 * step], float16).any()
+
+
+def test_overflow_means_anything_without_an_infinity() -> None:
+    b = Bounded([447.0, 1000.0])
+    assert limits(b, float8_e5m2)[1].tolist() == [448, 1024]
+    for value, good in ((448.0, [True, True]), (np.nan, [False, True])):
+        assert admits(b, np.full(2, value), float8_e4m3fn).tolist() == good
+    assert np.isinf(store(b, float8_e4m3fn).e).tolist() == [False, True]
 
 
 def test_nan_only_where_nan_is_due_or_nothing_known() -> None:

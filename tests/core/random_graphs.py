@@ -14,54 +14,46 @@ from xinheng.core.ir.dtype import bool_, float32, int32, round_to
 
 WIDTH = 4
 Draw = Callable[[Any], Any]
-Step = Callable[[Draw, list[Value]], Value]
+Step = Callable[[Draw, list[Value]], Any]
 
 
-def _unary(draw: Draw, pool: list[Value]) -> Value:
+def _unary(draw: Draw, pool: list[Value]) -> Any:
     op = draw(st.sampled_from([ops.neg, ops.abs, ops.tanh, ops.sigmoid, ops.silu, ops.square, ops.erf, ops.cos]))
-    made: Value = op(draw(st.sampled_from(pool)))
-    return made
+    return op(draw(st.sampled_from(pool)))
 
 
-def _gelu(draw: Draw, pool: list[Value]) -> Value:
-    made: Value = ops.gelu(draw(st.sampled_from(pool)), approximate=draw(st.sampled_from(["none", "tanh"])))
-    return made
+def _gelu(draw: Draw, pool: list[Value]) -> Any:
+    return ops.gelu(draw(st.sampled_from(pool)), approximate=draw(st.sampled_from(["none", "tanh"])))
 
 
-def _binary(draw: Draw, pool: list[Value]) -> Value:
+def _binary(draw: Draw, pool: list[Value]) -> Any:
     op = draw(st.sampled_from([ops.add, ops.sub, ops.mul, ops.maximum, ops.minimum]))
-    made: Value = op(draw(st.sampled_from(pool)), draw(st.sampled_from(pool)))
-    return made
+    return op(draw(st.sampled_from(pool)), draw(st.sampled_from(pool)))
 
 
-def _number(draw: Draw, pool: list[Value]) -> Value:
+def _number(draw: Draw, pool: list[Value]) -> Any:
     op = draw(st.sampled_from([ops.add, ops.mul, ops.minimum]))
-    made: Value = op(draw(st.sampled_from(pool)), draw(st.sampled_from([0.5, 1.7, -2.0, 0.1])))
-    return made
+    return op(draw(st.sampled_from(pool)), draw(st.sampled_from([0.5, 1.7, -2.0, 0.1])))
 
 
-def _gated(draw: Draw, pool: list[Value]) -> Value:
+def _gated(draw: Draw, pool: list[Value]) -> Any:
     a, b = draw(st.sampled_from(pool)), draw(st.sampled_from(pool))
-    made: Value = ops.silu_and_mul(a, b) if draw(st.booleans()) else ops.gelu_and_mul(a, b, approximate="tanh")
-    return made
+    return ops.silu_and_mul(a, b) if draw(st.booleans()) else ops.gelu_and_mul(a, b, approximate="tanh")
 
 
-def _normed(draw: Draw, pool: list[Value]) -> Value:
+def _normed(draw: Draw, pool: list[Value]) -> Any:
     x = draw(st.sampled_from(pool))
     if draw(st.booleans()):
-        made: Value = ops.softmax(x)
-        return made
+        return ops.softmax(x)
     weight = x.builder.call(ops.full, (), {"shape": (WIDTH,), "value": 0.75, "dtype": x.dtype})
-    made = ops.rms_norm(x, weight, eps=1e-6)
-    return made
+    return ops.rms_norm(x, weight, eps=1e-6)
 
 
-def _moved(draw: Draw, pool: list[Value]) -> Value:
+def _moved(draw: Draw, pool: list[Value]) -> Any:
     """Moves that end in the shape they began with."""
     x = draw(st.sampled_from(pool))
     rows = x.shape[0]
     which = draw(st.integers(0, 5))
-    made: Value
     if which == 0:
         made = ops.concat(ops.slice(x, axis=1, start=1, stop=WIDTH), ops.slice(x, axis=1, start=0, stop=1), axis=1)
     elif which == 1:
@@ -78,11 +70,11 @@ def _moved(draw: Draw, pool: list[Value]) -> Value:
     return made
 
 
-def _selected(draw: Draw, pool: list[Value]) -> Value:
+def _selected(draw: Draw, pool: list[Value]) -> Any:
     a, b = draw(st.sampled_from(pool)), draw(st.sampled_from(pool))
     which = draw(st.integers(0, 2))
     if which == 0:
-        made: Value = ops.where(ops.lt(a, b), a, draw(st.sampled_from([0.5, -1.0])))
+        made = ops.where(ops.lt(a, b), a, draw(st.sampled_from([0.5, -1.0])))
     elif which == 1:
         values, order = ops.topk(a, k=WIDTH)
         made = ops.sub(values, ops.gather(b, order))
@@ -92,17 +84,15 @@ def _selected(draw: Draw, pool: list[Value]) -> Value:
     return made
 
 
-def _linear(draw: Draw, pool: list[Value]) -> Value:
+def _linear(draw: Draw, pool: list[Value]) -> Any:
     x = draw(st.sampled_from(pool))
     weight = next((v for v in x.builder._roots["parameter"]), None)
-    made: Value = ops.linear(x, weight or x.builder.parameter("weight", WeightType((WIDTH, WIDTH), "float32")))
-    return made
+    return ops.linear(x, weight or x.builder.parameter("weight", WeightType((WIDTH, WIDTH), "float32")))
 
 
-def _cast(draw: Draw, pool: list[Value]) -> Value:
+def _cast(draw: Draw, pool: list[Value]) -> Any:
     x = draw(st.sampled_from(pool))
-    made: Value = ops.cast(ops.cast(x, dtype=draw(st.sampled_from([x.dtype, bool_, int32]))), dtype=x.dtype)
-    return made
+    return ops.cast(ops.cast(x, dtype=draw(st.sampled_from([x.dtype, bool_, int32]))), dtype=x.dtype)
 
 
 STEPS: tuple[Step, ...] = (_unary, _gelu, _binary, _number, _gated, _normed, _moved, _selected, _linear, _cast)

@@ -103,9 +103,14 @@ BROKEN: dict[str, tuple[dict[str, str], str, str]] = {
     "absent": ({"code": "Other = 1"}, "failed", "no attribute 'Fake'"),
     "wrong": ({"code": "Fake = 'text'"}, "failed", "xinheng_wrong:Fake is no subclass of xinheng.core.hal.Backend"),
     "abstract": (
-        {"code": "from xinheng.core.hal.backend import Backend\nclass Fake(Backend): pass"},
+        {"code": "from xinheng.core.hal.backend import Backend\nclass Fake(Backend): api_version = (1, 0)"},
         "failed",
         "TypeError: Can't instantiate abstract class",
+    ),
+    "unversioned": (
+        {"code": "from xinheng.core.hal.backend import Backend\nclass Fake(Backend): pass"},
+        "failed",
+        "it declares no api_version",
     ),
     "future": ({"version": "(99, 0)"}, "incompatible", "it speaks version 99.0 of the backend contract"),
     "odd": ({"version": "'new'"}, "failed", "api_version is 'new'"),

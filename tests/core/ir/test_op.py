@@ -75,10 +75,8 @@ def test_a_call_adds_a_node_with_everything_filled_in() -> None:
     made = SAMPLE(x, w, bias=x, eps=1)
     node = b.build(made).nodes[0]
     assert [v and v.name for v in node.operands] == ["x", "w", None, "x"]
-    assert node.attributes == {
-        **{"eps": 1.0, "count": 2, "shape": (), "pairs": None, "size": 1, "dtype": float32, "mode": "a"},
-        **{"flag": False, "value": 0},
-    }
+    filled = {"eps": 1.0, "count": 2, "shape": (), "pairs": None, "size": 1, "dtype": float32, "mode": "a"}
+    assert node.attributes == filled | {"flag": False, "value": 0}
     assert type(node.attributes["eps"]) is float
     assert node.operand("bias") is x
     assert node.operand("cache") is None
