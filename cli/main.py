@@ -69,10 +69,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _explain(error: Exception, machine: bool) -> int | None:
     """Tell of an error and return the exit status; None for one that only a programmer understands."""
-    from xinheng.core.errors import XinhengError
-
-    if isinstance(error, XinhengError):
-        return _report(type(error).__name__, str(error), machine)
+    show = getattr(error, "show", None)
+    if show is not None:  # wrong usage, which knows how to show itself
+        show()
+        return int(getattr(error, "exit_code", 2))
     if isinstance(error, typer.Abort):
         return 130
     if isinstance(error, BrokenPipeError):
@@ -81,10 +81,9 @@ def _explain(error: Exception, machine: bool) -> int | None:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return _report(type(error).__name__, f"{where}{error.strerror or error}", machine)
-    if hasattr(error, "show"):  # wrong usage, which knows how to show itself
-        error.show()
-        return int(getattr(error, "exit_code", 2))
-    return None
+    from xinheng.core.errors import XinhengError
+
+    return _report(type(error).__name__, str(error), machine) if isinstance(error, XinhengError) else None
 
 
 def _report(kind: str, message: str, machine: bool) -> int:

@@ -179,17 +179,17 @@ class LLM:
             RequestError: the text is empty, has impossible ids, or does not fit in what is free of the cache.
             XinhengError: the runner is another process.
         """
-        ids = token_ids(ids, self.info.vocab_size)
-        if not ids or (chunk is not None and chunk < 1):
-            raise RequestError("the logits of a text need at least one token, and chunks of at least one")
         logits = np.empty((len(ids), self.info.vocab_size), np.float32)
-        for start, rows in self.logits_by_chunk(ids, chunk or len(ids)):
+        for start, rows in self.logits_by_chunk(ids, len(ids) if chunk is None else chunk):
             logits[start : start + len(rows)] = rows
         return logits
 
     def logits_by_chunk(self, ids: Sequence[int], chunk: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """The same piece by piece: the position of the first row, and rows that are valid until the next piece."""
         runner, cache = self._runner(), self.engine.scheduler.cache
+        ids = token_ids(ids, self.info.vocab_size)
+        if not ids or chunk < 1:
+            raise RequestError("the logits of a text need at least one token, and chunks of at least one")
         step = min(chunk, self.settings.max_num_batched_tokens)
         name = f"logits of {uuid.uuid4()}"
         try:

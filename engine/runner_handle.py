@@ -58,6 +58,7 @@ class RunnerHandle(Protocol):
 
     def collect(self) -> BatchResult:
         """Wait for the oldest batch that was not collected yet; XinhengError if it failed."""
+        ...
 
     def discard(self) -> None:
         """Forget the batches that were submitted and not collected."""

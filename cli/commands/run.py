@@ -13,6 +13,8 @@ from ..options import Assignments, DeviceName, DtypeName, Json, settings
 if TYPE_CHECKING:
     from xinheng.engine import LLM, Delta
 
+    from ..conversation import Conversation
+
 
 def run(
     model: Annotated[str, typer.Argument(help="A path, pypi:<package>, or the name of a stored model.")],
@@ -40,7 +42,7 @@ def run(
     from xinheng.engine import LLM, SamplingParams
 
     from ..conversation import Conversation
-    from ..output import print_json, progress_bars
+    from ..output import progress_bars
 
     params = SamplingParams.parse(
         max_tokens=max_tokens,
@@ -62,17 +64,23 @@ def run(
         llm = LLM(model, runtime=runtime, settings=engine, progress=report)
     with llm:
         conversation = Conversation(llm, params, system, raw)
-        show = partial(print_stats, llm) if stats else None
         if text is None:
-            conversation.converse(show)
-            return
-        final = conversation.answer(text, echo=not json).final
-        if final is None:
-            raise KeyboardInterrupt
-        if json:
-            print_json(summary(llm, final))
-        elif show is not None:
-            show(final)
+            conversation.converse(partial(print_stats, llm) if stats else None)
+        else:
+            answer_once(conversation, text, stats, json)
+
+
+def answer_once(conversation: Conversation, text: str, stats: bool, json: bool) -> None:
+    """Print one answer as text or as JSON. KeyboardInterrupt if ^C stopped it."""
+    from ..output import print_json
+
+    final = conversation.answer(text, echo=not json).final
+    if final is None:
+        raise KeyboardInterrupt
+    if json:
+        print_json(summary(conversation.llm, final))
+    elif stats:
+        print_stats(conversation.llm, final)
 
 
 def piped_prompt() -> str | None:

@@ -36,8 +36,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No settings but those a test makes."""
+    unwanted = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "PYTHONIOENCODING", "PYTHONUNBUFFERED")
     for name in list(os.environ):
-        if name.startswith("XINHENG_") or name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "PYTHONIOENCODING"):
+        if name.startswith("XINHENG_") or name in unwanted:
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 

@@ -16,6 +16,7 @@ import pytest
 
 from xinheng.engine.tokenizer import Tokenizer
 
+from ..engine import tiny
 from .conftest import Command
 from .test_run import SIM, interrupt_after
 
@@ -188,7 +189,8 @@ class Terminal:
 
 
 @pytest.mark.parametrize("runner", ["inprocess", "subprocess"])
-def test_at_a_real_terminal(model: Path, runner: str) -> None:
+def test_at_a_real_terminal(tmp_path: Path, runner: str) -> None:
+    model = tiny.write_model(tmp_path / "model", tiny.LLAMA | {"max_position_embeddings": 8192})
     options = ("--temperature", "0", "--ignore-eos", "--set", f"engine.runner={runner}")
     with Terminal("run", str(model), *SIM, *options) as terminal:
         terminal.wait_for(">>> ")

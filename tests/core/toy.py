@@ -68,6 +68,10 @@ class ByReference:
 
         def call(*operands: Any, **attributes: Any) -> Any:
             made = run(*map(self.device.open, operands), **attributes)
-            return tuple(Held(self.device.spec, x) for x in made) if isinstance(made, tuple) else Held(self.device.spec, made)
+            return (
+                tuple(Held(self.device.spec, x) for x in made)
+                if isinstance(made, tuple)
+                else Held(self.device.spec, made)
+            )
 
         return call

@@ -109,9 +109,10 @@ def test_leaving_or_cancelling_a_stream_ends_its_request(engine: AsyncLLM) -> No
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(engine.generate(text_ids(5), greedy(250)), 0.01)
 
-    for work in (leave(), cancel(0), cancel(2), wait_for()):
+    for count, work in enumerate((leave(), cancel(2), wait_for(), cancel(0)), 1):
         run(work)
         assert idle(engine)
+        assert engine.llm.engine.scheduler.stats.finished == {"abort": count}
     assert len(run(engine.generate(text_ids(5), greedy(3))).token_ids) == 3
 
 

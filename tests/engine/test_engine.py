@@ -150,7 +150,8 @@ def test_what_ends_a_request(
 ) -> None:
     said = [60, 70, END, 80, END, 90]
     engine, _ = scripted(llm, said)
-    engine.add([5], SamplingParams(**{"max_tokens": 6} | params))
+    given: dict[str, Any] = {"max_tokens": 6} | params
+    engine.add([5], SamplingParams(**given))
     (deltas,) = run(engine).values()
     output = deltas[-1].output
     assert output is not None

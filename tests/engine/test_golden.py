@@ -58,7 +58,8 @@ def spec(request: pytest.FixtureRequest) -> str:
 
 def open_model(path: Path, device: str, **settings: Any) -> LLM:
     runtime = RuntimeSettings(device=device, numerics="strict", dtype="float32")
-    return LLM(path, runtime=runtime, settings=EngineSettings(**({"cache_memory": "300MB"} | settings)))
+    given: dict[str, Any] = {"cache_memory": "300MB"} | settings
+    return LLM(path, runtime=runtime, settings=EngineSettings(**given))
 
 
 @pytest.fixture(scope="module")

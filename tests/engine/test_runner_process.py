@@ -148,6 +148,19 @@ def test_an_interrupt_while_waiting_loses_only_that_answer(llm: LLM, answer: tup
         assert ask(llm) == answer
 
 
+def test_an_answer_that_nobody_waits_for_any_more_is_dropped(llm: LLM, answer: tuple[int, ...]) -> None:
+    engine = llm.engine
+    engine.add(text_ids(3, 9), greedy(1), "first")
+    batch = engine.scheduler.schedule()
+    assert batch is not None
+    engine.runner.submit(batch)
+    engine.runner.discard()
+    engine.abort("first")
+    engine.add(PROMPT, greedy(6), "first")
+    deltas = [delta for _ in range(6) for delta in engine.step()]
+    assert tuple(t for delta in deltas for t in delta.token_ids) == answer
+
+
 def test_closing_does_not_wait_for_a_busy_process(llm: LLM) -> None:
     os.kill(process(llm), signal.SIGSTOP)
     stream = llm.stream(PROMPT, greedy(3))

@@ -167,7 +167,8 @@ def weights(config: Mapping[str, Any], seed: int) -> dict[str, np.ndarray[Any, A
 def open_llm(folder: Path, device: str, **settings: Any) -> LLM:
     """A tiny model in float32 on a device, with engine settings given."""
     runtime = RuntimeSettings(device=device, dtype="float32", numerics="strict")
-    return LLM(folder, runtime=runtime, settings=EngineSettings(**({"max_num_batched_tokens": 256} | settings)))
+    given: dict[str, Any] = {"max_num_batched_tokens": 256} | settings
+    return LLM(folder, runtime=runtime, settings=EngineSettings(**given))
 
 
 def greedy(tokens: int, **others: Any) -> SamplingParams:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -177,7 +178,7 @@ def _source(name: str, data: NDArray[Any], parts: Sequence[tuple[str, int]]) -> 
         pack = scheme(coding).pack
         assert pack is not None, f"scheme {coding} cannot be packed"
         packed = pack(data[first : first + rows])
-        made.append(WeightPart(coding, rows, lambda packed=packed: packed))
+        made.append(WeightPart(coding, rows, partial(np.asarray, packed)))
         first += rows
     return WeightSource(name, data.shape, tuple(made))
 

@@ -1,4 +1,5 @@
-// Gated activations: gate is passed through silu or gelu and multiplied by up, in float64, rounded to the type at the end.
+// Gated activations: gate goes through silu or gelu and is multiplied by up, in float64, rounded to the type at the
+// end.
 #include "exponential.h"
 #include "views.h"
 #include <cmath>
@@ -27,18 +28,21 @@ template <class T, class F> inline void gated(const T *gate, const T *up, int64_
 } // namespace
 
 // y [rows, width] contiguous; gate and up [rows, width] with strides. Returns 0, or -1 for an unknown type or function.
-extern "C" __attribute__((visibility("default"))) int32_t
-xh_gated(int32_t function, const void *gate, const void *up, int32_t type, int64_t rows, int64_t width,
-         int64_t gate_stride, int64_t up_stride, void *y) {
+extern "C" __attribute__((visibility("default"))) int32_t xh_gated(int32_t function, const void *gate, const void *up,
+                                                                   int32_t type, int64_t rows, int64_t width,
+                                                                   int64_t gate_stride, int64_t up_stride, void *y) {
     if (function < SILU || function > GELU_ERF) return -1;
     const bool known = with_type(type, [&](auto *tag) {
         each_row(rows, static_cast<double>(width) * (function == GELU_ERF ? 20 : 1), [&](int64_t r) {
             const auto *g = static_cast<decltype(+tag)>(const_cast<void *>(gate)) + r * gate_stride;
             const auto *u = static_cast<decltype(+tag)>(const_cast<void *>(up)) + r * up_stride;
             auto *to = static_cast<decltype(+tag)>(y) + r * width;
-            if (function == SILU) gated(g, u, width, to, silu);
-            else if (function == GELU_TANH) gated(g, u, width, to, gelu_tanh);
-            else gated(g, u, width, to, gelu_erf);
+            if (function == SILU)
+                gated(g, u, width, to, silu);
+            else if (function == GELU_TANH)
+                gated(g, u, width, to, gelu_tanh);
+            else
+                gated(g, u, width, to, gelu_erf);
         });
     });
     return known ? 0 : -1;

@@ -2,6 +2,7 @@
 // chunk gives a maximum, a sum and a weighted value on its own, and chunks are joined in ascending order. So a row's
 // result depends on its query and its keys only: not on other rows, the split of a prompt, threads or block size.
 #include "attention.h"
+#include "attention_tile.h"
 #include "exponential.h"
 #include "lanes.h"
 #include "threads.h"
@@ -10,7 +11,7 @@
 
 namespace {
 
-constexpr int64_t CHUNK = 64, TASK_QUERIES = 64, SPLIT_QUERIES = 16, SPLIT_CHUNKS = 4;
+constexpr int64_t TASK_QUERIES = 64, SPLIT_QUERIES = 16, SPLIT_CHUNKS = 4;
 #ifdef LANES_AVX512
 constexpr int TILE = 4; // queries in registers
 #else
@@ -42,7 +43,9 @@ struct Shape {
     int64_t low(int64_t position) const {
         return call.window > 0 && position >= call.window ? position - call.window + 1 : 0;
     }
-    int64_t high(int64_t position, int64_t length) const { return position < 0 ? 0 : call.causal ? position + 1 : length; }
+    int64_t high(int64_t position, int64_t length) const {
+        return position < 0 ? 0 : call.causal ? position + 1 : length;
+    }
 
     Task task(int64_t index) const {
         int64_t seq = 0;
@@ -66,55 +69,6 @@ struct Tile {
     const float *values[CHUNK];
 };
 
-#ifdef LANES_AVX512
-// Rows 0-15 of r become columns.
-INLINE void transpose(__m512 *r) {
-    __m512 t[16];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
-        t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4) {
-#pragma GCC unroll 2
-        for (int j = 0; j < 2; j++) {
-            const __m512d a = _mm512_castps_pd(t[i + j]), b = _mm512_castps_pd(t[i + j + 2]);
-            r[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
-            r[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
-        }
-    }
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
-        const __m512 a = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x88), b = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xdd);
-        const __m512 c = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88), d = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xdd);
-        t[j] = _mm512_shuffle_f32x4(a, c, 0x88);
-        t[8 + j] = _mm512_shuffle_f32x4(a, c, 0xdd);
-        t[4 + j] = _mm512_shuffle_f32x4(b, d, 0x88);
-        t[12 + j] = _mm512_shuffle_f32x4(b, d, 0xdd);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) r[i] = t[i];
-}
-#endif
-
-// Writes dims 0 .. width - 1 of sixteen keys (null: zeros) to columns of `to` [width][CHUNK].
-template <class C> void transpose_keys(const C *const *keys, int64_t width, float *to) {
-    int64_t d = 0;
-#ifdef LANES_AVX512
-    for (; d + 16 <= width; d += 16) {
-        __m512 r[16];
-#pragma GCC unroll 16
-        for (int j = 0; j < 16; j++) r[j] = keys[j] ? load(keys[j] + d).v : _mm512_setzero_ps();
-        transpose(r);
-#pragma GCC unroll 16
-        for (int j = 0; j < 16; j++) _mm512_storeu_ps(to + (d + j) * CHUNK, r[j]);
-    }
-#endif
-    for (; d < width; d++)
-        for (int j = 0; j < 16; j++) to[d * CHUNK + j] = keys[j] ? to_float(keys[j][d]) : 0.0f;
-}
-
 template <class C> void load_tile(const Shape &shape, const Task &task, int64_t base, Tile &tile) {
     const AttentionCall &c = shape.call;
     const int64_t first = task.low > base ? task.low - base : 0;
@@ -124,7 +78,8 @@ template <class C> void load_tile(const Shape &shape, const Task &task, int64_t 
     float *converted = scratch_of<float>(SLOT_VALUES, CHUNK * shape.v_padded);
     const bool direct = sizeof(C) == 4 && c.v_width == shape.v_padded;
     for (int64_t j = first; j < last; j++) {
-        const int64_t at = base + j, row = (table[at / c.block_size] * c.block_size + at % c.block_size) * c.kv_heads + task.kv_head;
+        const int64_t at = base + j,
+                      row = (table[at / c.block_size] * c.block_size + at % c.block_size) * c.kv_heads + task.kv_head;
         keys[j] = static_cast<const C *>(c.k) + row * c.k_width;
         const C *value = static_cast<const C *>(c.v) + row * c.v_width;
         float *to = converted + j * shape.v_padded;
@@ -136,68 +91,13 @@ template <class C> void load_tile(const Shape &shape, const Task &task, int64_t 
     for (int64_t j = first / 16 * 16; j < last; j += 16) transpose_keys(keys + j, c.k_width, tile.keys + j);
 }
 
-// logits[t * CHUNK + j] = q[t] . key[j], a plain sum over ascending dims.
-template <int T> void multiply_keys(const float *q, int64_t width, const float *keys, float *logits) {
-    Lanes sums[T][4];
-#pragma GCC unroll 8
-    for (int t = 0; t < T; t++)
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) sums[t][i] = zero();
-    for (int64_t d = 0; d < width; d++) {
-        Lanes k[4];
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) k[i] = in_register(load(keys + d * CHUNK + 16 * i));
-#pragma GCC unroll 8
-        for (int t = 0; t < T; t++) {
-            const Lanes x = broadcast(q[t * width + d]);
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) sums[t][i] = fma(x, k[i], sums[t][i]);
-        }
-    }
-#pragma GCC unroll 8
-    for (int t = 0; t < T; t++)
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) store(logits + t * CHUNK + 16 * i, sums[t][i]);
-}
-
-// out[t * stride + 16 i ...] = sum over keys first .. last - 1 of weight times value, for C lanes of columns.
-template <int T, int C>
-void multiply_values(const float *weights, const float *const *values, int64_t column, int64_t first, int64_t last, float *out, int64_t stride) {
-    Lanes sums[T][C];
-#pragma GCC unroll 8
-    for (int t = 0; t < T; t++)
-#pragma GCC unroll 4
-        for (int i = 0; i < C; i++) sums[t][i] = zero();
-    for (int64_t j = first; j < last; j++) {
-        Lanes v[C];
-#pragma GCC unroll 4
-        for (int i = 0; i < C; i++) v[i] = in_register(load(values[j] + column + 16 * i));
-#pragma GCC unroll 8
-        for (int t = 0; t < T; t++) {
-            const Lanes w = broadcast(weights[t * CHUNK + j]);
-#pragma GCC unroll 4
-            for (int i = 0; i < C; i++) sums[t][i] = fma(w, v[i], sums[t][i]);
-        }
-    }
-#pragma GCC unroll 8
-    for (int t = 0; t < T; t++)
-#pragma GCC unroll 4
-        for (int i = 0; i < C; i++) store(out + t * stride + column + 16 * i, sums[t][i]);
-}
-
-template <int T>
-void multiply_values(const float *weights, const float *const *values, int64_t width, int64_t first, int64_t last, float *out, int64_t stride) {
-    int64_t column = 0;
-    for (; column + 64 <= width; column += 64) multiply_values<T, 4>(weights, values, column, first, last, out, stride);
-    for (; column < width; column += 16) multiply_values<T, 1>(weights, values, column, first, last, out, stride);
-}
-
 // Turns the logits of one query into weights; keys outside first .. last - 1 weigh 0.
 State weigh(const AttentionCall &c, int64_t first, int64_t last, float *logits) {
     const float scale = static_cast<float>(c.scale);
     for (int64_t j = 0; j < CHUNK; j++) logits[j] *= scale;
     if (c.softcap > 0)
-        for (int64_t j = 0; j < CHUNK; j++) logits[j] = static_cast<float>(c.softcap * tanh_double(logits[j] / c.softcap));
+        for (int64_t j = 0; j < CHUNK; j++)
+            logits[j] = static_cast<float>(c.softcap * tanh_double(logits[j] / c.softcap));
     float tops[16];
     for (int l = 0; l < 16; l++) tops[l] = NOTHING;
     for (int64_t j = 0; j < CHUNK; j += 16)
@@ -227,7 +127,8 @@ void join(State &state, float *values, const State &chunk, const float *chunk_va
 
 // A tile of queries of one row or of rows that see the same keys of the chunk.
 template <int T>
-void attend_tile(const Shape &shape, const float *q, const Tile &tile, int64_t first, int64_t last, State *states, float *values) {
+void attend_tile(const Shape &shape, const float *q, const Tile &tile, int64_t first, int64_t last, State *states,
+                 float *values) {
     float logits[T * CHUNK];
     multiply_keys<T>(q, shape.call.k_width, tile.keys, logits);
     for (int t = 0; t < T; t++) states[t] = weigh(shape.call, first, last, logits + t * CHUNK);
@@ -240,7 +141,9 @@ void attend_chunk(const Shape &shape, const Task &task, int64_t chunk, const flo
     const AttentionCall &c = shape.call;
     const int64_t base = chunk * CHUNK, queries = task.rows * shape.group;
     Tile tile{scratch_of<float>(SLOT_KEYS, c.k_width * CHUNK), {}};
-    with_type(c.cache_type, [&](auto *tag) { load_tile<typename std::remove_pointer<decltype(+tag)>::type>(shape, task, base, tile); });
+    with_type(c.cache_type, [&](auto *tag) {
+        load_tile<typename std::remove_pointer<decltype(+tag)>::type>(shape, task, base, tile);
+    });
     float *values = scratch_of<float>(SLOT_SCORES, TILE * shape.v_padded);
     auto range = [&](int64_t query, int64_t &first, int64_t &last) {
         const int64_t position = task.position + query / shape.group;
@@ -281,7 +184,8 @@ const float *load_queries(const Shape &shape, const Task &task) {
     with_type(c.type, [&](auto *tag) {
         for (int64_t i = 0; i < task.rows * shape.group; i++) {
             const int64_t head = task.kv_head * shape.group + i % shape.group;
-            const auto *from = static_cast<decltype(+tag)>(const_cast<void *>(c.q)) + (task.token + i / shape.group) * c.token_stride + head * c.head_stride;
+            const auto *from = static_cast<decltype(+tag)>(const_cast<void *>(c.q)) +
+                               (task.token + i / shape.group) * c.token_stride + head * c.head_stride;
             for (int64_t d = 0; d < c.k_width; d++) q[i * c.k_width + d] = to_float(from[d]);
         }
     });
@@ -291,17 +195,19 @@ const float *load_queries(const Shape &shape, const Task &task) {
 // Divides by the sum, adds the sink, and writes output and log-sum-exp of one query.
 void finish(const Shape &shape, const Task &task, int64_t query, State state, const float *values) {
     const AttentionCall &c = shape.call;
-    const int64_t head = task.kv_head * shape.group + query % shape.group, at = (task.token + query / shape.group) * c.heads + head;
+    const int64_t head = task.kv_head * shape.group + query % shape.group,
+                  at = (task.token + query / shape.group) * c.heads + head;
     const int64_t position = task.position + query / shape.group;
     const bool seen = shape.low(position) < shape.high(position, c.seq_lens[task.seq]);
     float factor = 1;
-    if (c.sinks && seen) with_type(c.sinks_type, [&](auto *tag) {
-        const float sink = to_float(static_cast<decltype(+tag)>(const_cast<void *>(c.sinks))[head]);
-        const float top = sink > state.top ? sink : state.top, shift = top == NOTHING ? 0 : top;
-        factor = exp_negative(state.top - shift);
-        state.sum = multiply_add(state.sum, factor, exp_negative(sink - shift));
-        state.top = top;
-    });
+    if (c.sinks && seen)
+        with_type(c.sinks_type, [&](auto *tag) {
+            const float sink = to_float(static_cast<decltype(+tag)>(const_cast<void *>(c.sinks))[head]);
+            const float top = sink > state.top ? sink : state.top, shift = top == NOTHING ? 0 : top;
+            factor = exp_negative(state.top - shift);
+            state.sum = multiply_add(state.sum, factor, exp_negative(sink - shift));
+            state.top = top;
+        });
     const double log_sum = state.top + std::log(static_cast<double>(state.sum));
     c.lse[at] = seen ? static_cast<float>(log_sum) : NOTHING;
     with_type(c.type, [&](auto *tag) {
@@ -326,20 +232,24 @@ void attend(const Shape &shape, const Task &task) {
 
 // Few queries over long contexts: chunks are attended in parallel, then joined in the same order as in `attend`.
 void attend_split(const Shape &shape, int64_t tasks, int64_t most_chunks, double nanoseconds) {
-    const int64_t queries = shape.group * shape.task_rows < SPLIT_QUERIES ? shape.group * shape.task_rows : SPLIT_QUERIES;
+    const int64_t queries =
+        shape.group * shape.task_rows < SPLIT_QUERIES ? shape.group * shape.task_rows : SPLIT_QUERIES;
     const int64_t width = shape.v_padded, cell = width + 2; // values, top, sum
     float *cells = scratch_of<float>(SLOT_PANEL, tasks * most_chunks * queries * cell);
-    auto cell_at = [&](int64_t task, int64_t index, int64_t query) { return cells + ((task * most_chunks + index) * queries + query) * cell; };
+    auto cell_at = [&](int64_t task, int64_t index, int64_t query) {
+        return cells + ((task * most_chunks + index) * queries + query) * cell;
+    };
     parallel(tasks * most_chunks, nanoseconds, [&](int64_t i) {
         const Task task = shape.task(i / most_chunks);
         const int64_t index = i % most_chunks, chunk = task.low / CHUNK + index;
         if (chunk * CHUNK >= task.high) return;
-        attend_chunk(shape, task, chunk, load_queries(shape, task), [&](int64_t query, const State &state, const float *values) {
-            float *to = cell_at(i / most_chunks, index, query);
-            std::memcpy(to, values, sizeof(float) * static_cast<size_t>(width));
-            to[width] = state.top;
-            to[width + 1] = state.sum;
-        });
+        attend_chunk(shape, task, chunk, load_queries(shape, task),
+                     [&](int64_t query, const State &state, const float *values) {
+                         float *to = cell_at(i / most_chunks, index, query);
+                         std::memcpy(to, values, sizeof(float) * static_cast<size_t>(width));
+                         to[width] = state.top;
+                         to[width + 1] = state.sum;
+                     });
     });
     float *values = scratch_of<float>(SLOT_PARTIAL, width);
     for (int64_t t = 0; t < tasks; t++) {
@@ -385,7 +295,8 @@ void clear_rows(const AttentionCall &c, int64_t first, int64_t last) {
 
 } // namespace
 
-// Returns -1, the first sequence with impossible lengths or blocks (then nothing is written), or -2 for an unknown type.
+// Returns -1, the first sequence with impossible lengths or blocks (then nothing is written), or -2 for an unknown
+// type.
 extern "C" __attribute__((visibility("default"))) int64_t xh_paged_attention(const AttentionCall *call) {
     const AttentionCall &c = *call;
     auto known = [](int32_t type) { return with_type(type, [](auto *) {}); };
@@ -407,7 +318,8 @@ extern "C" __attribute__((visibility("default"))) int64_t xh_paged_attention(con
         pairs += static_cast<double>(rows * c.heads) * static_cast<double>(keys);
     }
     const double nanoseconds = pairs * static_cast<double>(c.k_width + c.v_width) / 40;
-    if (tasks < 2 * thread_count() && thread_count() > 1 && most_queries <= SPLIT_QUERIES && most_chunks >= SPLIT_CHUNKS)
+    if (tasks < 2 * thread_count() && thread_count() > 1 && most_queries <= SPLIT_QUERIES &&
+        most_chunks >= SPLIT_CHUNKS)
         attend_split(shape, tasks, most_chunks, nanoseconds);
     else
         parallel(tasks, nanoseconds, [&](int64_t i) { attend(shape, shape.task(i)); });

@@ -15,9 +15,10 @@ extern "C" {
 // x [tokens, heads, width] with strides; cache contiguous with `slot_count` slots; a negative slot writes nothing, of
 // tokens with one slot the last stays. Returns -1, or the position of the first slot at or beyond slot_count (then
 // nothing is written), or -2 for an unknown type.
-__attribute__((visibility("default"))) int64_t
-xh_write_cache(const void *x, int32_t x_type, int64_t tokens, int64_t heads, int64_t token_stride, int64_t head_stride,
-               int64_t width, const int32_t *slots, void *cache, int32_t cache_type, int64_t slot_count) {
+__attribute__((visibility("default"))) int64_t xh_write_cache(const void *x, int32_t x_type, int64_t tokens,
+                                                              int64_t heads, int64_t token_stride, int64_t head_stride,
+                                                              int64_t width, const int32_t *slots, void *cache,
+                                                              int32_t cache_type, int64_t slot_count) {
     for (int64_t t = 0; t < tokens; t++)
         if (slots[t] >= slot_count) return t;
     bool known = false;
@@ -28,7 +29,8 @@ xh_write_cache(const void *x, int32_t x_type, int64_t tokens, int64_t heads, int
             each_row(heads, static_cast<double>(tokens * width) * 0.1, [&](int64_t h) {
                 for (int64_t t = 0; t < tokens; t++)
                     if (slots[t] >= 0)
-                        copy_values(from + t * token_stride + h * head_stride, width, to + (slots[t] * heads + h) * width);
+                        copy_values(from + t * token_stride + h * head_stride, width,
+                                    to + (slots[t] * heads + h) * width);
             });
         });
     });

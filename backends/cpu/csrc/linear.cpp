@@ -1,21 +1,28 @@
 // y = x W^T + bias with packed or dense rows of W, in float32: every output element is sixteen partial sums over
 // ascending k (lane l takes k = l, l + 16, ...) added by the tree of `sum`, whatever the number of tokens, the split
-// of the rows or the threads. One token decodes and multiplies in registers; more tokens share a decoded panel of rows.
+// of the rows or the threads. Few tokens: blocks are decoded and multiplied in registers; more tokens share a panel of
+// decoded rows.
 #include "threads.h"
 #include "weights.h"
 
 namespace {
 
+// Outputs that are accumulated in registers at the same time.
 #if defined(LANES_AVX512)
-constexpr int TILE_TOKENS = 4, TILE_ROWS = 6;
-#elif defined(__AVX__) || defined(__aarch64__)
-constexpr int TILE_TOKENS = 2, TILE_ROWS = 2;
+constexpr int TILE_TOKENS = 4, TILE_ROWS = 6, DOT_SUMS = 16;
+#elif defined(LANES_AVX2)
+constexpr int TILE_TOKENS = 2, TILE_ROWS = 3, DOT_SUMS = 4;
+#elif defined(__aarch64__)
+constexpr int TILE_TOKENS = 2, TILE_ROWS = 2, DOT_SUMS = 4;
 #else
-constexpr int TILE_TOKENS = 1, TILE_ROWS = 2;
+constexpr int TILE_TOKENS = 1, TILE_ROWS = 2, DOT_SUMS = 2;
 #endif
-constexpr int DOT_ROWS = 4;
-constexpr int64_t TOKEN_BLOCK = 512;        // tokens converted to float32 at a time
-constexpr int64_t PANEL_BYTES = 48 * 1024;  // decoded rows: they should stay in the first or second cache level // decoded rows that stay in the second-level cache
+constexpr int FEW_TOKENS = 4; // up to here blocks are decoded in registers for each use
+constexpr int dot_rows_for(int tokens) {
+    return DOT_SUMS / tokens > 4 ? 4 : DOT_SUMS / tokens > 0 ? DOT_SUMS / tokens : 1;
+}
+constexpr int64_t TOKEN_BLOCK = 512;       // tokens converted to float32 at a time
+constexpr int64_t PANEL_BYTES = 48 * 1024; // decoded rows, to stay in the first or second cache level
 constexpr int64_t PANEL_ROWS = 48;
 
 struct Output {
@@ -26,12 +33,14 @@ struct Output {
 };
 
 // Rounds sums[r * ld + t] + bias to row `row + r` of token `token + t`.
-void store_sums(const Output &out, int64_t token, int64_t tokens, int64_t row, int64_t rows, const float *sums, int64_t ld) {
+void store_sums(const Output &out, int64_t token, int64_t tokens, int64_t row, int64_t rows, const float *sums,
+                int64_t ld) {
     float bias[PANEL_ROWS] = {};
-    if (out.bias) with_type(out.bias_type, [&](auto *tag) {
-        const auto *b = static_cast<const decltype(+tag)>(const_cast<void *>(out.bias));
-        for (int64_t r = 0; r < rows; r++) bias[r] = to_float(b[row + r]);
-    });
+    if (out.bias)
+        with_type(out.bias_type, [&](auto *tag) {
+            const auto *b = static_cast<const decltype(+tag)>(const_cast<void *>(out.bias));
+            for (int64_t r = 0; r < rows; r++) bias[r] = to_float(b[row + r]);
+        });
     with_type(out.type, [&](auto *tag) {
         for (int64_t t = 0; t < tokens; t++) {
             auto *y = static_cast<decltype(+tag)>(out.y) + (token + t) * out.stride + row;
@@ -82,19 +91,23 @@ template <int T> void multiply_tile(const float *x, int64_t ldx, const float *co
     const float *w[TILE_ROWS];
     for (int r = 0; r < TILE_ROWS; r++) w[r] = rows[r];
     for (int64_t at = 0; at < k; at += 16) {
-        Lanes tokens[T];
+#pragma GCC unroll 4
+        for (int i = 0; i < VECTORS; i++) {
+            Vector tokens[T];
 #pragma GCC unroll 8
-        for (int t = 0; t < T; t++) tokens[t] = in_register(load(x + t * ldx + at));
+            for (int t = 0; t < T; t++) tokens[t] = kept(load_vector(x + t * ldx + at + i * WIDTH));
 #pragma GCC unroll 8
-        for (int r = 0; r < TILE_ROWS; r++) {
-            const Lanes v = in_register(load(w[r] + at));
+            for (int r = 0; r < TILE_ROWS; r++) {
+                const Vector v = kept(load_vector(w[r] + at + i * WIDTH));
 #pragma GCC unroll 8
-            for (int t = 0; t < T; t++) sums[r][t] = fma(v, tokens[t], sums[r][t]);
+                for (int t = 0; t < T; t++) sums[r][t].v[i] = fused(v, tokens[t], sums[r][t].v[i]);
+            }
         }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < TILE_ROWS; r++) {
-        if (T == 4) sum4(sums[r][0], sums[r][1 % T], sums[r][2 % T], sums[r][3 % T], out + r * TILE_TOKENS);
+        if (T == 4)
+            sum4(sums[r][0], sums[r][1 % T], sums[r][2 % T], sums[r][3 % T], out + r * TILE_TOKENS);
         else
             for (int t = 0; t < T; t++) out[r * TILE_TOKENS + t] = sum(sums[r][t]);
     }
@@ -103,13 +116,9 @@ template <int T> void multiply_tile(const float *x, int64_t ldx, const float *co
 void multiply_tile(int tokens, const float *x, int64_t ldx, const float *const *rows, int64_t k, float *out) {
     switch (tokens) {
     case 1: return multiply_tile<1>(x, ldx, rows, k, out);
-#if defined(__AVX__) || defined(__aarch64__)
-    case 2: return multiply_tile<2>(x, ldx, rows, k, out);
-#endif
-#if defined(LANES_AVX512)
-    case 3: return multiply_tile<3>(x, ldx, rows, k, out);
-    case 4: return multiply_tile<4>(x, ldx, rows, k, out);
-#endif
+    case 2: return multiply_tile < TILE_TOKENS<2 ? TILE_TOKENS : 2>(x, ldx, rows, k, out);
+    case 3: return multiply_tile < TILE_TOKENS<3 ? TILE_TOKENS : 3>(x, ldx, rows, k, out);
+    case 4: return multiply_tile < TILE_TOKENS<4 ? TILE_TOKENS : 4>(x, ldx, rows, k, out);
     }
 }
 
@@ -121,12 +130,13 @@ struct Input {
 
 template <int T, class S>
 void few_tokens(S, const Part &part, const Input &in, int64_t first, int64_t count, int64_t row, const Output &out) {
-    float sums[DOT_ROWS * T];
+    constexpr int R = dot_rows_for(T);
+    float sums[R * T];
     int64_t r = 0;
-    for (; r + DOT_ROWS <= count; r += DOT_ROWS) {
+    for (; r + R <= count; r += R) {
         const uint8_t *w = part.data + (first + r) * part.row_bytes;
-        dot_rows<DOT_ROWS, T>(S{}, w, part.row_bytes, in.x, in.stride, in.k, sums);
-        store_sums(out, 0, T, row + r, DOT_ROWS, sums, T);
+        dot_rows<R, T>(S{}, w, part.row_bytes, in.x, in.stride, in.k, sums);
+        store_sums(out, 0, T, row + r, R, sums, T);
     }
     for (; r < count; r++) {
         dot_rows<1, T>(S{}, part.data + (first + r) * part.row_bytes, part.row_bytes, in.x, in.stride, in.k, sums);
@@ -134,11 +144,14 @@ void few_tokens(S, const Part &part, const Input &in, int64_t first, int64_t cou
     }
 }
 
-template <class S> void unpack_panel(S, const Part &part, int64_t first, int64_t count, int64_t k, int64_t padded, float *panel) {
-    for (int64_t r = 0; r < count; r++) unpack_row(S{}, part.data + (first + r) * part.row_bytes, k, panel + r * padded);
+template <class S>
+void unpack_panel(S, const Part &part, int64_t first, int64_t count, int64_t k, int64_t padded, float *panel) {
+    for (int64_t r = 0; r < count; r++)
+        unpack_row(S{}, part.data + (first + r) * part.row_bytes, k, panel + r * padded);
 }
 
-void many_tokens(const Part &part, const Input &in, int64_t first, int64_t count, int64_t token0, int64_t row, const Output &out) {
+void many_tokens(const Part &part, const Input &in, int64_t first, int64_t count, int64_t token0, int64_t row,
+                 const Output &out) {
     float *panel = scratch_of<float>(SLOT_PANEL, count * in.padded);
     with_scheme(part.scheme, [&](auto s) { unpack_panel(s, part, first, count, in.k, in.padded, panel); });
     float sums[TILE_ROWS * TILE_TOKENS];
@@ -155,17 +168,18 @@ void many_tokens(const Part &part, const Input &in, int64_t first, int64_t count
 }
 
 // Rows a task takes: few enough for the cache and for an even split.
-int64_t task_rows(int64_t rows, const Input &in, bool single) {
-    const int64_t unit = single ? DOT_ROWS : TILE_ROWS, share = rows / (4 * thread_count());
-    const int64_t cached = single ? 256 : PANEL_BYTES / (4 * in.padded);
-    const int64_t limit = single || cached < PANEL_ROWS ? cached : PANEL_ROWS;
+int64_t task_rows(int64_t rows, const Input &in, bool few) {
+    const int64_t unit = few ? dot_rows_for(1) : TILE_ROWS, share = rows / (4 * thread_count());
+    const int64_t cached = few ? 256 : PANEL_BYTES / (4 * in.padded);
+    const int64_t limit = few || cached < PANEL_ROWS ? cached : PANEL_ROWS;
     const int64_t wanted = (share < limit ? share : limit) / unit * unit;
     return wanted < unit ? unit : wanted;
 }
 
-void multiply_block(const Part *parts, int32_t part_count, const Input &in, int64_t token0, int64_t rows, const Output &out) {
-    const bool single = in.tokens <= 4 && in.padded == in.k;
-    const int64_t step = task_rows(rows, in, single);
+void multiply_block(const Part *parts, int32_t part_count, const Input &in, int64_t token0, int64_t rows,
+                    const Output &out) {
+    const bool few = in.tokens <= FEW_TOKENS && in.padded == in.k;
+    const int64_t step = task_rows(rows, in, few);
     int64_t tasks = 0;
     for (int32_t p = 0; p < part_count; p++) tasks += (parts[p].rows + step - 1) / step;
     const double weights = static_cast<double>(rows) * static_cast<double>(in.k);
@@ -178,7 +192,7 @@ void multiply_block(const Part *parts, int32_t part_count, const Input &in, int6
                 continue;
             }
             const int64_t first = task * step, left = parts[p].rows - first, count = left < step ? left : step;
-            if (!single) return many_tokens(parts[p], in, first, count, token0, row + first, out);
+            if (!few) return many_tokens(parts[p], in, first, count, token0, row + first, out);
             with_scheme(parts[p].scheme, [&](auto s) {
                 switch (in.tokens) {
                 case 1: return few_tokens<1>(s, parts[p], in, first, count, row + first, out);
@@ -203,9 +217,10 @@ template <class T> void convert_rows(const T *x, int64_t stride, int64_t tokens,
 
 // x [tokens, k] of x_type with x_stride values from row to row; y [tokens, rows] of x_type, contiguous; bias [rows]
 // of bias_type or null. The parts hold `rows` rows together. Returns 0, or -1 for an unknown type or scheme.
-extern "C" __attribute__((visibility("default"))) int32_t
-xh_linear(const void *x, int32_t x_type, int64_t tokens, int64_t k, int64_t x_stride, const Part *parts, int32_t part_count,
-          const void *bias, int32_t bias_type, void *y) {
+extern "C" __attribute__((visibility("default"))) int32_t xh_linear(const void *x, int32_t x_type, int64_t tokens,
+                                                                    int64_t k, int64_t x_stride, const Part *parts,
+                                                                    int32_t part_count, const void *bias,
+                                                                    int32_t bias_type, void *y) {
     int64_t rows = 0;
     for (int32_t p = 0; p < part_count; p++) {
         if (!with_scheme(parts[p].scheme, [](auto) {})) return -1;

@@ -25,9 +25,11 @@ template <class T, class W> void normalize(const T *x, const W *weight, int64_t 
 } // namespace
 
 // y [outer * inner, width] = x / rms(x) * weight. Returns 0, or -1 for an unknown type.
-extern "C" __attribute__((visibility("default"))) int32_t
-xh_rms_norm(const void *x, int32_t type, int64_t outer, int64_t inner, int64_t outer_stride, int64_t inner_stride,
-            int64_t width, const void *weight, int32_t weight_type, double eps, void *y) {
+extern "C" __attribute__((visibility("default"))) int32_t xh_rms_norm(const void *x, int32_t type, int64_t outer,
+                                                                      int64_t inner, int64_t outer_stride,
+                                                                      int64_t inner_stride, int64_t width,
+                                                                      const void *weight, int32_t weight_type,
+                                                                      double eps, void *y) {
     const Rows rows{outer, inner, outer_stride, inner_stride};
     bool known = false;
     with_type(type, [&](auto *tag) {

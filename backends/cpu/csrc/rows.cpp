@@ -44,7 +44,9 @@ template <class E> void read_row(Dense<E>, const uint8_t *row, int64_t k, float 
 void copy_row(const Part *parts, int64_t row, int64_t k, int32_t y_type, void *y) {
     while (row >= parts->rows) row -= (parts++)->rows;
     with_type(y_type, [&](auto *tag) {
-        with_scheme(parts->scheme, [&](auto s) { read_row(s, parts->data + row * parts->row_bytes, k, static_cast<decltype(+tag)>(y)); });
+        with_scheme(parts->scheme, [&](auto s) {
+            read_row(s, parts->data + row * parts->row_bytes, k, static_cast<decltype(+tag)>(y));
+        });
     });
 }
 
@@ -64,7 +66,7 @@ extern "C" {
 
 // The code of a scheme, or -1.
 __attribute__((visibility("default"))) int32_t xh_scheme(const char *name) {
-#define COMPARE(number, spelled, type)                                                                                \
+#define COMPARE(number, spelled, type) \
     if (std::strcmp(name, spelled) == 0) return number;
     FOR_EACH_SCHEME(COMPARE)
 #undef COMPARE

@@ -84,7 +84,8 @@ void *work(void *argument) {
     while (wait_for_job(pool, seen)) {
         uint64_t gate = pool->gate.load();
         bool joined = false;
-        while ((gate & OPEN) && (gate >> 32) != seen && !joined) joined = pool->gate.compare_exchange_weak(gate, gate + 1);
+        while ((gate & OPEN) && (gate >> 32) != seen && !joined)
+            joined = pool->gate.compare_exchange_weak(gate, gate + 1);
         if (!joined) continue;
         seen = gate >> 32;
         take_chunks(pool);
@@ -117,7 +118,8 @@ Pool *open_pool() {
         void *memory = std::malloc(sizeof(Pool));
         pool = memory ? new (memory) Pool : nullptr;
         const int workers = wanted.load() - 1;
-        while (pool && pool->workers < workers && pthread_create(&pool->threads[pool->workers], nullptr, work, pool) == 0)
+        while (pool && pool->workers < workers &&
+               pthread_create(&pool->threads[pool->workers], nullptr, work, pool) == 0)
             pool->workers++;
         the_pool.store(pool, std::memory_order_release);
     }
@@ -155,7 +157,8 @@ void free_arena(void *argument) {
 
 void run_parallel(void (*call)(void *, int64_t), void *context, int64_t count, double nanoseconds) {
     Pool *pool = nullptr;
-    if (count > 1 && wanted.load(std::memory_order_relaxed) > 1 && nanoseconds >= PARALLEL_NANOSECONDS) pool = open_pool();
+    if (count > 1 && wanted.load(std::memory_order_relaxed) > 1 && nanoseconds >= PARALLEL_NANOSECONDS)
+        pool = open_pool();
     if (!pool || pool->workers == 0 || pool->busy.exchange(true, std::memory_order_acquire)) {
         for (int64_t i = 0; i < count; i++) call(context, i);
         return;
@@ -170,8 +173,10 @@ void run_parallel(void (*call)(void *, int64_t), void *context, int64_t count, d
     take_chunks(pool);
     const int joined = static_cast<int>(pool->gate.fetch_and(~OPEN) & JOINED);
     for (int i = 0; pool->finished.load(std::memory_order_acquire) != joined; i++) {
-        if (i < 4096) pause_briefly();
-        else sched_yield();
+        if (i < 4096)
+            pause_briefly();
+        else
+            sched_yield();
     }
     pool->busy.store(false, std::memory_order_release);
 }

@@ -1,6 +1,6 @@
 // Weight rows as the Python side hands them over, and how to walk over their values.
 #pragma once
-#include "blocks_avx512.h"
+#include "blocks_x86.h"
 
 // A run of `rows` rows in one scheme; row r starts at data + r * row_bytes. Mirrored by kernels/library.py.
 struct Part {
@@ -27,22 +27,22 @@ struct SchemeName {
     int32_t code, values;
 };
 
-#define FOR_EACH_SCHEME(X)                                                                                            \
-    X(0, "float32", Dense<float>)                                                                                     \
-    X(1, "bfloat16", Dense<bf16>)                                                                                     \
-    X(2, "float16", Dense<f16>)                                                                                       \
-    X(3, "q4_0", Q4_0)                                                                                                \
-    X(4, "q4_1", Q4_1)                                                                                                \
-    X(5, "q5_0", Q5_0)                                                                                                \
-    X(6, "q5_1", Q5_1)                                                                                                \
-    X(7, "q8_0", Q8_0)                                                                                                \
-    X(8, "q2_k", Q2_K)                                                                                                \
-    X(9, "q3_k", Q3_K)                                                                                                \
-    X(10, "q4_k", Q4_K)                                                                                               \
-    X(11, "q5_k", Q5_K)                                                                                               \
-    X(12, "q6_k", Q6_K)                                                                                               \
-    X(13, "iq4_nl", IQ4_NL)                                                                                           \
-    X(14, "iq4_xs", IQ4_XS)                                                                                           \
+#define FOR_EACH_SCHEME(X)        \
+    X(0, "float32", Dense<float>) \
+    X(1, "bfloat16", Dense<bf16>) \
+    X(2, "float16", Dense<f16>)   \
+    X(3, "q4_0", Q4_0)            \
+    X(4, "q4_1", Q4_1)            \
+    X(5, "q5_0", Q5_0)            \
+    X(6, "q5_1", Q5_1)            \
+    X(7, "q8_0", Q8_0)            \
+    X(8, "q2_k", Q2_K)            \
+    X(9, "q3_k", Q3_K)            \
+    X(10, "q4_k", Q4_K)           \
+    X(11, "q5_k", Q5_K)           \
+    X(12, "q6_k", Q6_K)           \
+    X(13, "iq4_nl", IQ4_NL)       \
+    X(14, "iq4_xs", IQ4_XS)       \
     X(15, "mxfp4", MXFP4)
 
 constexpr int64_t PREFETCH_BYTES = 4096; // rows lie behind each other and are read once: fetch this far ahead
@@ -50,7 +50,7 @@ constexpr int64_t PREFETCH_BYTES = 4096; // rows lie behind each other and are r
 // Calls `body` with a value of the scheme's type; false when the code is unknown.
 template <class Body> static inline bool with_scheme(int32_t code, Body body) {
     switch (code) {
-#define CASE(number, name, type)                                                                                      \
+#define CASE(number, name, type) \
     case number: body(type{}); return true;
         FOR_EACH_SCHEME(CASE)
 #undef CASE

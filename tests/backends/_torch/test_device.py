@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def source(values: Any, *parts: tuple[str, int]) -> WeightSource:
         assert pack is not None
         packed = pack(values[first : first + rows])
         packed.flags.writeable = False
-        made.append(WeightPart(name, rows, lambda packed=packed: packed))
+        made.append(WeightPart(name, rows, partial(np.asarray, packed)))
         first += rows
     return WeightSource("w", values.shape, tuple(made))
 

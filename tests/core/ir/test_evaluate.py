@@ -173,7 +173,8 @@ def test_unbacked_sizes_are_checked_as_soon_as_they_are_known_and_must_agree() -
         evaluate(graph, {"x": np.array([1.0, -2.0]), "y": np.ones(3)})
     twice = Builder()
     x, y = (twice.input(name, TensorType(float32, (size,))) for name, size in (("x", N), ("y", M)))
-    KEPT(x), KEPT(y)
+    KEPT(x)
+    KEPT(y)
     with pytest.raises(GraphError, match="%1: kept is 1 here and 2 elsewhere"):
         evaluate(twice.build(), {"x": np.ones(2), "y": np.ones(1)})
 
