@@ -93,7 +93,7 @@ class Receipt:
     def summary(self) -> str:
         """One sentence, such as "452 ops on cpu:0, 3 on sim:exact (moved); decomposed: linear x1"."""
         parts = [
-            f"{n} ops on {where}" + (" (moved)" if where != self.device else "")
+            f"{n} {'op' if n == 1 else 'ops'} on {where}" + (" (moved)" if where != self.device else "")
             for where, n in self.by_device().items()
         ]
         text = ", ".join(parts) or "no ops"

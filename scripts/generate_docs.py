@@ -15,7 +15,6 @@ what it prints. Run it in the development environment: the CPU backend is opened
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib
 import inspect
 import os
@@ -139,13 +138,12 @@ def _op(op: Any) -> str:
 
 
 def _signature(op: Any) -> str:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(op.reference))).body[0]
-    assert isinstance(tree, ast.FunctionDef)
-    arguments, result = ast.unparse(tree.args), f" -> {ast.unparse(tree.returns)}" if tree.returns else ""
-    line = f"def {op.name}({arguments}){result}: ..."
-    if len(line) <= 100:
+    line = f"def {op.signature}: ..."
+    if len(line) <= 88:
         return line
-    return f"def {op.name}(\n" + "".join(f"    {part},\n" for part in arguments.split(", ")) + f"){result}: ..."
+    head, _, tail = line.partition("(")
+    arguments, _, result = tail.rpartition(")")
+    return f"{head}(\n" + "".join(f"    {part},\n" for part in arguments.split(", ")) + f"){result}"
 
 
 def settings_part() -> str:

@@ -72,7 +72,8 @@ def _print(receipt: Receipt, profiles: dict[str, Profile], json: bool) -> None:
     print_table(("op", "count", "kernel", "device", "refused"), rows)
     print(f"\n{receipt.summary()}")
     for entry in receipt.layouts:
-        print(f"{entry.weights} weights in {entry.scheme}: {entry.layout}, {size_text(entry.nbytes)}")
+        count = f"{entry.weights} weight{'' if entry.weights == 1 else 's'}"
+        print(f"{count} in {entry.scheme}: {entry.layout}, {size_text(entry.nbytes)}")
     for note in receipt.notes:
         print(f"note: {note}")
     for phase, timed in times.items():

@@ -36,8 +36,8 @@ class Finding:
 class Backend(ABC):
     """Opens devices of one kind. Constructing and probing is cheap, has no side effects and needs no SDK.
 
-    `api_version` is the version of this contract that the plugin was written for, as numbers, not as `API_VERSION`: that
-    one moves with the installed core. `priority` decides which device `auto` takes: the highest wins, the CPU has 0.
+    `api_version` is the version of this contract that the plugin was written for, as numbers and not as `API_VERSION`,
+    which moves with the installed core. `priority` decides which device `auto` takes: the highest wins, the CPU has 0.
     """
 
     name: ClassVar[str]

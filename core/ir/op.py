@@ -12,6 +12,7 @@ keyword-only parameters are attributes. Called on values of a graph the op adds 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -102,7 +103,18 @@ class Op(Generic[P, R]):
     @property
     def signature(self) -> str:
         """The schema as it was written."""
-        return f"{self.name}{inspect.signature(self.reference)}"
+        declared, starred = [], False
+        for parameter in inspect.signature(self.reference).parameters.values():
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not starred:
+                starred = True
+                if not self.operands or not self.operands[-1].variadic:
+                    declared.append("*")
+            star = "*" if parameter.kind is inspect.Parameter.VAR_POSITIONAL else ""
+            spelled = json.dumps(parameter.default) if isinstance(parameter.default, str) else str(parameter.default)
+            default = "" if parameter.default is inspect.Parameter.empty else f" = {spelled}"
+            declared.append(f"{star}{parameter.name}: {parameter.annotation}{default}")
+        result = str(inspect.signature(self.reference).return_annotation)
+        return f"{self.name}({', '.join(declared)}) -> {result}"
 
     def infer(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Set the rule from operand types and attributes to the result type, or tuple of types."""
