@@ -64,7 +64,7 @@ def test_the_signature_is_the_schema() -> None:
     assert [a.name for a in SAMPLE.attributes if a.required] == ["eps"]
     assert SAMPLE.name == "sample"
     assert SAMPLE.doc == SAMPLE.__doc__ == "A sample.\n\nMore of it."
-    assert SAMPLE.signature.startswith("sample(x: 'Tensor', weight: 'Weight'")
+    assert SAMPLE.signature.startswith("sample(x: Tensor, weight: Weight, cache: State | None = None")
     assert (SAMPLE.since, SAMPLE.tolerance, SAMPLE.composite) == (3, Tolerance.EXACT, False)
     assert repr(SAMPLE) == "<op sample>"
     assert "sample" not in OPS
