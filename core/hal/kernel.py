@@ -69,8 +69,8 @@ class KernelRegistry:
         """Register a function as a kernel of `op`.
 
         Args:
-            dtypes: the dtypes that all float tensor operands may have, or float results where no operand is one;
-                None means any.
+            dtypes: the dtypes that the first float tensor operand may have, or the first float result where no operand is
+                one; the op says how the others follow. None means any.
             when: further conditions on the node.
             name: how receipts and overrides call it; the function's name by default.
             priority: among several acceptable kernels the highest wins.
@@ -151,9 +151,10 @@ def _mirrored(op: Op[..., Any], function: Any) -> frozenset[str]:
 
 
 def _refusal(kernel: Kernel, node: Node) -> str | None:
-    for kind in (_floats(node.operands) or _floats(node.results)) if kernel.dtypes is not None else ():
-        if kernel.dtypes is not None and kind not in kernel.dtypes:
-            return f"takes {', '.join(sorted(d.name for d in kernel.dtypes))}, not {kind}"
+    if kernel.dtypes is not None:
+        for kind in (_floats(node.operands) or _floats(node.results))[:1]:
+            if kind not in kernel.dtypes:
+                return f"takes {', '.join(sorted(d.name for d in kernel.dtypes))}, not {kind}"
     for declared, value in zip(node.op.operands, node.operands, strict=False):
         if value is not None and declared.name not in kernel.parameters:
             return f"does not know operand {declared.name!r}"

@@ -176,6 +176,12 @@ class Terminal:
         before, _, self.seen = self.seen.partition(text)
         return before + text
 
+    def wait_for_more(self) -> None:
+        """Wait until anything else has been printed."""
+        while not self.seen:
+            assert select.select([self.master], [], [], 30)[0]
+            self.seen += os.read(self.master, 4096).decode(errors="replace")
+
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
 
@@ -196,7 +202,7 @@ def test_at_a_real_terminal(tmp_path: Path, runner: str) -> None:
         terminal.wait_for(">>> ")
         terminal.type("hello\n")
         terminal.wait_for("hello\r\n")
-        time.sleep(0.3)
+        terminal.wait_for_more()
         terminal.type("\x03")  # ^C
         assert "(stopped)" in terminal.wait_for(">>> ")
         terminal.type("\x03")
@@ -204,7 +210,7 @@ def test_at_a_real_terminal(tmp_path: Path, runner: str) -> None:
         terminal.wait_for(">>> ")
         terminal.type("again\n")
         terminal.wait_for("again\r\n")
-        time.sleep(0.3)
+        terminal.wait_for_more()
         terminal.type("\x03")
         assert "(stopped)" in terminal.wait_for(">>> ")
         terminal.type("/bye\n")

@@ -65,7 +65,7 @@ def test_then_the_fallback() -> None:
     assert receipt.by_device() == {"toy:0": 2, "sim:exact": 1}
     assert receipt.moved == 1
     assert receipt.nodes == 3
-    assert receipt.summary() == "2 ops on toy:0, 1 ops on sim:exact (moved); decomposed: silu x1"
+    assert receipt.summary() == "2 ops on toy:0, 1 op on sim:exact (moved); decomposed: silu x1"
     assert Line("sigmoid", "reference", "sim:exact", 1, True, ()) in receipt.lines
     np.testing.assert_array_equal(
         run(silu_graph(), device, fallback=EXACT), run(silu_graph(), Toy("exp", "mul", "sigmoid"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -86,7 +87,7 @@ def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int, int, int]]:
     """`x` with a contiguous last axis, and its rows: outer, inner, outer stride, inner stride, strides in values."""
     dims = x.dim()
     if dims == 0 or dims > 3 or x.stride(-1) != 1:
-        x = x.reshape(-1, x.shape[-1] if dims else 1).contiguous()
+        x = x.reshape(math.prod(x.shape[:-1]), x.shape[-1] if dims else 1).contiguous()
         dims = 2
     if dims == 3:
         return x, (x.shape[0], x.shape[1], x.stride(0), x.stride(1))
@@ -98,7 +99,7 @@ def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int, int, int]]:
 def matrix_of(x: torch.Tensor) -> tuple[torch.Tensor, int, int]:
     """`x` with a contiguous last axis, the number of its rows, and the stride from row to row in values."""
     if x.dim() != 2 or x.stride(1) != 1:
-        x = x.reshape(-1, x.shape[-1]).contiguous()
+        x = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]).contiguous()
     return x, x.shape[0], x.stride(0)
 
 
