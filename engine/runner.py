@@ -219,7 +219,7 @@ def cache_blocks(
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if cost(_share(wanted, middle, longest)) <= memory else (low, middle - 1)
-    if low < block_size:
+    if low == 0:
         raise SettingsError(
             f"engine.cache_memory of {memory} bytes holds not even one block of {block_size} tokens "
             f"({cost(wanted(block_size, 1))} bytes); give the cache more memory"
