@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,22 +123,21 @@ def test_an_interrupted_pull_goes_on_and_a_bad_one_starts_afresh(store: Store) -
         assert list(folder.iterdir()) == []
 
 
-def _killed_while_committing(root: Path) -> None:
-    store = Store(root)
-    with store.pulling("m") as folder:
-        (folder / "a").write_bytes(b"a" * 100)
+KILLED_WHILE_COMMITTING = """
+import os, signal, sys
+from pathlib import Path
+from xinheng.engine.hub import Store
 
-        def kill(what: str, done: int, total: int | None) -> None:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        store.commit("m", "test:m", {"a": folder / "a"}, kill)
+store = Store(Path(sys.argv[1]))
+with store.pulling("m") as folder:
+    (folder / "a").write_bytes(b"a" * 100)
+    store.commit("m", "test:m", {"a": folder / "a"}, lambda *told: os.kill(os.getpid(), signal.SIGKILL))
+"""
 
 
 def test_a_killed_pull_leaves_nothing_visible_and_no_lock(store: Store) -> None:
-    process = multiprocessing.get_context("spawn").Process(target=_killed_while_committing, args=(store.root,))
-    process.start()
-    process.join(30)
-    assert process.exitcode == -signal.SIGKILL
+    done = subprocess.run([sys.executable, "-c", KILLED_WHILE_COMMITTING, str(store.root)], timeout=60)
+    assert done.returncode == -signal.SIGKILL
     assert store.list() == ()
     assert not (store.root / "blobs").exists()
     assert store.path(add(store, "m", {"a": b"again"})).read_bytes() == b"again"
