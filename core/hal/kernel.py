@@ -69,8 +69,8 @@ class KernelRegistry:
         """Register a function as a kernel of `op`.
 
         Args:
-            dtypes: the dtypes that the first float tensor operand may have, or the first float result where no operand is
-                one; the op says how the others follow. None means any.
+            dtypes: the dtypes that the first float tensor operand may have, or the first float result where no operand
+                is one; the op says how the others follow. None means any.
             when: further conditions on the node.
             name: how receipts and overrides call it; the function's name by default.
             priority: among several acceptable kernels the highest wins.
