@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import platform
 from importlib.util import find_spec
 from typing import ClassVar
 
 from xinheng.core.errors import DeviceError
 from xinheng.core.hal import Backend, Device, DeviceInfo, DeviceOptions, DeviceSpec, Finding
-from xinheng.core.hal.reference import host_memory
+from xinheng.core.hal.host import host_memory
+
+from .processor import processor_name
 
 
 class CPUBackend(Backend):
@@ -42,15 +43,3 @@ def _torch_version() -> str:
     from importlib.metadata import version
 
     return version("torch")
-
-
-def processor_name() -> str:
-    """The processor's own name for itself, or its architecture."""
-    try:
-        with open("/proc/cpuinfo") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 
 from xinheng.core.hal import Capabilities, DeviceOptions, KernelRegistry, MemoryStats
-from xinheng.core.hal.reference import host_memory
+from xinheng.core.hal.host import host_memory
 
 from .._torch import TORCH_KERNELS, TorchDevice
 from .._torch.handles import DTYPES
 from .._torch.kernels.movement import register_makers
-from .backend import processor_name
 from .jit import NativeUnavailable, load
 from .kernels import Library, available_threads, register_native
+from .processor import processor_name
 
 
 class CPUDevice(TorchDevice):

@@ -17,6 +17,7 @@ from ..ir.types import StateType, TensorType
 from ..ops import OPSET, KVPages
 from ..schemes import scheme
 from .device import Buffer, Capabilities, Device, MemoryStats, StateSpace
+from .host import host_memory
 from .kernel import KernelRegistry
 from .weight import WeightSource
 
@@ -137,26 +138,3 @@ class ReferenceDevice(Device):
 
     def memory(self) -> MemoryStats:
         return host_memory()
-
-
-def host_memory() -> MemoryStats:
-    """Memory of this machine from /proc/meminfo, limited by the control group where there is a limit."""
-    import os
-
-    page = os.sysconf("SC_PAGE_SIZE")
-    total, available = os.sysconf("SC_PHYS_PAGES") * page, os.sysconf("SC_AVPHYS_PAGES") * page
-    try:
-        with open("/proc/meminfo") as lines:
-            fields = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
-        total, available = fields["MemTotal"], fields["MemAvailable"]
-    except (OSError, KeyError):
-        pass
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(path) as file:
-                limit = file.read().strip()
-        except OSError:
-            continue
-        if limit.isdigit() and int(limit) < total:
-            total, available = int(limit), min(available, int(limit))
-    return MemoryStats(total, available)

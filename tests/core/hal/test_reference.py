@@ -11,7 +11,7 @@ from xinheng.core import ops
 from xinheng.core.compiler import compile
 from xinheng.core.errors import DeviceError
 from xinheng.core.hal import Done, ReferenceDevice, StateSpace, WeightPart, WeightSource
-from xinheng.core.hal.reference import host_memory
+from xinheng.core.hal.host import host_memory
 from xinheng.core.ir import Builder, TensorType, paged_kv, paged_latent, sequence_state, sym
 from xinheng.core.ir.dtype import bfloat16, float16, float32, int32
 from xinheng.core.ops import OPSET
