@@ -92,6 +92,17 @@ def reciprocal(a: Bounded) -> Bounded:
     return divide(a.like(1.0), a)
 
 
+@_arithmetic(np.fmod)
+def remainder(a: Bounded, b: Bounded) -> Bounded:
+    """Exact of exact operands; otherwise a whole quotient that no error can change, or no promise."""
+    v = np.asarray(np.fmod(a.v, b.v))
+    if is_exact(a.e) and is_exact(b.e):
+        return a.like(v)
+    corners = [np.trunc(x / y) for x in (a.v - a.e, a.v + a.e) for y in (b.v - b.e, b.v + b.e)]
+    sure = (np.minimum.reduce(corners) == np.maximum.reduce(corners)) & ~_maybe_zero(b)
+    return a.like(v, definite(v, np.where(sure, a.e + np.abs(corners[0]) * b.e, np.inf)))
+
+
 @_arithmetic(np.power)
 def power(a: Bounded, b: Bounded) -> Bounded:
     """2 and 3 are products; otherwise monotone in both operands where the base is positive, and no promise elsewhere.

@@ -93,7 +93,7 @@ def _shift(x: Bounded) -> Bounded:
     return x.like(x.v, np.where(np.isinf(x.e), np.inf, 0.0))
 
 
-UFUNCS.update({f: _graded(f) for f in (np.log, np.log2, np.log1p, np.tanh)})
+UFUNCS.update({f: _graded(f) for f in (np.log, np.log2, np.log1p, np.tanh, np.arctan)})
 UFUNCS.update({f: _exponential(f) for f in (np.exp, np.exp2, np.expm1)})
 UFUNCS.update({f: _wave(f) for f in (np.sin, np.cos)})
 UFUNCS.update({f: _step(f) for f in (np.rint, np.floor, np.ceil, np.trunc, np.sign)})

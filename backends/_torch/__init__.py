@@ -8,7 +8,15 @@ import os
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
 from .device import TorchDevice
-from .handles import TorchPagedKV, TorchWeight, TorchWeightPart
+from .handles import TorchPagedKV, TorchPagedLatent, TorchSequenceState, TorchWeight, TorchWeightPart
 from .kernels import TORCH_KERNELS
 
-__all__ = ["TORCH_KERNELS", "TorchDevice", "TorchPagedKV", "TorchWeight", "TorchWeightPart"]
+__all__ = [
+    "TORCH_KERNELS",
+    "TorchDevice",
+    "TorchPagedKV",
+    "TorchPagedLatent",
+    "TorchSequenceState",
+    "TorchWeight",
+    "TorchWeightPart",
+]

@@ -16,7 +16,16 @@ from xinheng.core.ir.dtype import DType, bfloat16, cast_to, dtype
 from xinheng.core.ir.types import StateType
 from xinheng.core.schemes import scheme
 
-from .handles import DTYPES, NAMES, TorchPagedKV, TorchWeight, TorchWeightPart
+from .collective import GlooCommunicator
+from .handles import (
+    DTYPES,
+    NAMES,
+    TorchPagedKV,
+    TorchPagedLatent,
+    TorchSequenceState,
+    TorchWeight,
+    TorchWeightPart,
+)
 
 
 class TorchDevice(Device):
@@ -66,18 +75,25 @@ class TorchDevice(Device):
 
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
         known = {kind.name: held for kind, held in DTYPES.items() if kind.is_float}
-        if type.kind != "paged_kv" or type["scheme"] not in known:
-            raise DeviceError(f"{self.spec}: torch devices hold paged_kv caches of {', '.join(known)}, not {type}")
-        kind = known[type["scheme"]]
-        lead = (space.blocks, space.block_size, type["heads"])
+        coding = type["dtype" if type.kind == "sequence_state" else "scheme"]
+        if type.kind not in ("paged_kv", "paged_latent", "sequence_state") or coding not in known:
+            raise DeviceError(f"{self.spec}: torch devices hold states of {', '.join(known)}, not {type}")
+        kind, lead = known[coding], (space.blocks, space.block_size)
         try:
-            made = [self._zeros((*lead, type[d]), kind) for d in ("k_dim", "v_dim")]
+            if type.kind == "sequence_state":
+                return TorchSequenceState(self._zeros((space.blocks, *type["shape"]), kind))
+            if type.kind == "paged_latent":
+                return TorchPagedLatent(*(self._zeros((*lead, type[d]), kind) for d in ("dim", "rope_dim")))
+            made = [self._zeros((*lead, type["heads"], type[d]), kind) for d in ("k_dim", "v_dim")]
         except (MemoryError, RuntimeError) as error:
             raise OutOfMemory(f"{self.spec}: no room for {space.blocks} cache blocks: {error}") from error
         return TorchPagedKV(*made)
 
     def _zeros(self, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
         return torch.zeros(shape, dtype=kind, device=self.device)
+
+    def join(self, group: str, rank: int, size: int, address: str) -> None:
+        self.connect(group, GlooCommunicator(rank, size, address))
 
     def shape(self, buffer: Buffer) -> tuple[int, ...]:
         return tuple(buffer.shape)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
 from xinheng.core.ir.dtype import DType, dtype
@@ -58,16 +60,37 @@ class TorchWeightPart:
         rows = self.data[start:stop]
         if self.dense:
             return rows.to(kind)
-        values: Any = scheme(self.scheme).unpack(rows.cpu().numpy())
+        wide = np.float64 if kind is torch.float64 else np.float32
+        values: Any = scheme(self.scheme).unpack(rows.cpu().numpy(), wide)
         return torch.from_numpy(values).to(device=rows.device, dtype=kind)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TorchWeight:
-    """A weight of `shape` (rows, columns), one run of rows per scheme."""
+    """A weight of `shape` (rows, columns) or (groups, rows, columns), one run of rows per scheme."""
 
     shape: tuple[int, ...]
     parts: tuple[TorchWeightPart, ...]
+
+    @cached_property
+    def groups(self) -> tuple[TorchWeight, ...]:
+        """The weights of a stack one by one, without a copy."""
+        count, rows, columns = self.shape
+        return tuple(TorchWeight((rows, columns), self._rows(i * rows, (i + 1) * rows)) for i in range(count))
+
+    def _rows(self, start: int, stop: int) -> tuple[TorchWeightPart, ...]:
+        kept, first = [], 0
+        for part in self.parts:
+            low, high = max(start - first, 0), min(stop - first, part.rows)
+            if low < high:
+                kept.append(TorchWeightPart(part.scheme, high - low, part.data[low:high]))
+            first += part.rows
+        return tuple(kept)
+
+    def values(self, kind: torch.dtype) -> torch.Tensor:
+        """All values in the shape of the weight."""
+        pieces = [part.unpack(0, part.rows, kind) for part in self.parts]
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).reshape(self.shape)
 
     def chunks(self, kind: torch.dtype, rows: int) -> Iterator[tuple[int, torch.Tensor]]:
         """The values in pieces of at most `rows` rows, each with the index of its first row."""
@@ -88,3 +111,18 @@ class TorchPagedKV:
 
     k: torch.Tensor
     v: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TorchPagedLatent:
+    """A paged latent cache: latent [blocks, block_size, dim] and rope [blocks, block_size, rope_dim], contiguous."""
+
+    latent: torch.Tensor
+    rope: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TorchSequenceState:
+    """A fixed-size state per sequence: data [slots, ...], contiguous."""
+
+    data: torch.Tensor

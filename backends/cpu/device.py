@@ -12,6 +12,7 @@ from xinheng.core.hal.host import host_memory
 
 from .._torch import TORCH_KERNELS, TorchDevice
 from .._torch.handles import DTYPES
+from .._torch.kernels.collective import register_collectives
 from .._torch.kernels.movement import register_makers
 from .jit import NativeUnavailable, load
 from .kernels import Library, available_threads, register_native
@@ -26,7 +27,9 @@ class CPUDevice(TorchDevice):
         super().__init__("cpu:0", processor_name(), torch.device("cpu"), capabilities)
         self.kernels = KernelRegistry(TORCH_KERNELS)
         register_makers(self.kernels, self.device)
-        self.threads = options.threads or available_threads()
+        register_collectives(self.kernels, self)
+        self.threads = options.threads or max(1, available_threads() // options.sharers)
+        torch.set_num_threads(self.threads)  # the kernels of torch that run between ours
         self._notes: tuple[str, ...] = ()
         try:
             library = Library(load(options.cache_dir / "jit" if options.cache_dir else None).library)

@@ -68,20 +68,29 @@ class WeightSource:
             raise ModelError(f"weight {self.name!r} has {self.shape[-1]} columns, not {start}:{stop}")
         parts = []
         for part in self.parts:
-            block = scheme(part.scheme).block
+            block, header = scheme(part.scheme).block, scheme(part.scheme).header
             if start % block or stop % block:
                 raise ModelError(
                     f"weight {self.name!r}: columns {start}:{stop} cut a block of {block} values of scheme "
                     f"{part.scheme!r}; slice at multiples of {block}"
                 )
             low, high = scheme(part.scheme).row_bytes(start), scheme(part.scheme).row_bytes(stop)
-            parts.append(WeightPart(part.scheme, part.rows, _sliced(part.load, np.s_[:, low:high])))
+            load = _sliced(part.load, np.s_[:, low:high])
+            parts.append(WeightPart(part.scheme, part.rows, _headed(part.load, header, load) if header else load))
         return WeightSource(self.name, (self.shape[0], stop - start), tuple(parts))
 
     def unpack(self, dtype: Any = np.float32) -> NDArray[Any]:
         """All values, [rows, columns] in `dtype`."""
         blocks = [scheme(part.scheme).unpack(part.load(), dtype) for part in self.parts]
         return (blocks[0] if len(blocks) == 1 else np.concatenate(blocks)).reshape(self.shape)
+
+    @staticmethod
+    def stack(name: str, sources: Sequence[WeightSource]) -> WeightSource:
+        """Several weights of one shape as one of shape (groups, rows, columns)."""
+        shapes = {source.shape for source in sources}
+        if len(shapes) != 1:
+            raise ModelError(f"weight {name!r}: cannot stack weights of shapes {sorted(shapes)}")
+        return WeightSource(name, (len(sources), *shapes.pop()), tuple(p for source in sources for p in source.parts))
 
     @staticmethod
     def concatenate(name: str, sources: Sequence[WeightSource]) -> WeightSource:
@@ -95,3 +104,10 @@ class WeightSource:
 
 def _sliced(load: Callable[[], NDArray[np.uint8]], index: Any) -> Callable[[], NDArray[np.uint8]]:
     return lambda: load()[index]
+
+
+def _headed(
+    whole: Callable[[], NDArray[np.uint8]], header: int, rest: Callable[[], NDArray[np.uint8]]
+) -> Callable[[], NDArray[np.uint8]]:
+    """Rows with the header of the whole; a copy."""
+    return lambda: np.concatenate([whole()[:, :header], rest()], axis=1)

@@ -7,7 +7,6 @@ prove is collected as a `Check` and tested when the graph runs.
 
 from __future__ import annotations
 
-import ast
 import math
 import operator
 import re
@@ -128,8 +127,27 @@ class Expr:
 Dim: TypeAlias = int | Expr
 
 
+_RENAME: ContextVar[Callable[[str], str] | None] = ContextVar("rename", default=None)
+
+
+@contextmanager
+def rename_unbacked(rename: Callable[[str], str]) -> Iterator[None]:
+    """Inside this block `sym(name, unbacked=True)` makes the size `rename(name)`.
+
+    An infer rule calls its new sizes as it likes; who runs it keeps those of one graph apart.
+    """
+    token = _RENAME.set(rename)
+    try:
+        yield
+    finally:
+        _RENAME.reset(token)
+
+
 def sym(name: str, maximum: int | None = None, unbacked: bool = False) -> Expr:
-    """The size called `name`."""
+    """The size called `name`; inside an infer rule a new unbacked one gets a name that its graph does not have yet."""
+    rename = _RENAME.get()
+    if unbacked and rename is not None:
+        name = rename(name)
     return Expr((((Symbol(name, maximum, unbacked),), 1),))
 
 
@@ -161,8 +179,25 @@ def _residue(monomial: Monomial, factor: int, divisor: int) -> int:
     return rest - size if monomial and 2 * rest > size else rest
 
 
+def _quotient(a: Dim, b: Expr) -> Dim | None:
+    """a / b where b is one term that divides every term of a, as the sizes of reshaped axes mostly are; else None."""
+    if len(b.terms) != 1:
+        return None
+    (divisor, factor), made = b.terms[0], []
+    for monomial, c in _terms(a):
+        rest = list(monomial)
+        for atom in divisor:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if c % factor:
+            return None
+        made.append((tuple(rest), c // factor))
+    return _sum(made)
+
+
 def floordiv(a: Dim, b: Dim) -> Dim:
-    """a // b; multiples of a constant divisor move out of the division."""
+    """a // b; multiples of a constant divisor move out of the division, and a term that divides all of a cancels."""
     if isinstance(b, int):
         if b == 0:
             raise GraphError(f"size {a} is divided by zero")
@@ -170,7 +205,8 @@ def floordiv(a: Dim, b: Dim) -> Dim:
         rest = _sum([(m, _residue(m, c, b)) for m, c in _terms(a)])
         quotient: Dim = rest // b if isinstance(rest, int) else Expr((((Call("floordiv", (rest, b)),), 1),))
         return _sum([*whole, *_terms(quotient)])
-    return 1 if a == b else Expr((((Call("floordiv", (a, b)),), 1),))
+    exact = 1 if a == b else _quotient(a, b)
+    return Expr((((Call("floordiv", (a, b)),), 1),)) if exact is None else exact
 
 
 def mod(a: Dim, b: Dim) -> Dim:
@@ -180,7 +216,7 @@ def mod(a: Dim, b: Dim) -> Dim:
             raise GraphError(f"size {a} is taken modulo zero")
         rest = _sum([(m, _residue(m, c, b)) for m, c in _terms(a)])
         return rest % b if isinstance(rest, int) else Expr((((Call("mod", (rest, b)),), 1),))
-    return 0 if a == b else Expr((((Call("mod", (a, b)),), 1),))
+    return 0 if a == b or _quotient(a, b) is not None else Expr((((Call("mod", (a, b)),), 1),))
 
 
 def _extreme(function: str, dims: Sequence[Dim]) -> Dim:
@@ -360,41 +396,3 @@ def product(dims: Sequence[Dim]) -> Dim:
     """The number of elements of a shape."""
     one: Dim = 1
     return reduce(lambda total, dim: total * dim, dims, one)
-
-
-def parse_dim(text: str, symbols: Mapping[str, Expr] | None = None) -> Dim:
-    """Read a size from its text form; unknown names become symbols without a maximum unless `symbols` is given."""
-    try:
-        return _read(ast.parse(text.strip(), mode="eval").body, symbols)
-    except SyntaxError:
-        raise GraphError(f"size {text!r} is not an expression") from None
-
-
-def _read(node: ast.expr, known: Mapping[str, Expr] | None) -> Dim:
-    match node:
-        case ast.Constant(value=int() as value) if not isinstance(value, bool):
-            return value
-        case ast.Name(id=name):
-            if known is None:
-                return sym(name)
-            if name in known:
-                return known[name]
-            raise GraphError(f"unknown size {name!r}; declared: {', '.join(known)}")
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
-            return _scaled(_read(inner, known), -1)
-        case ast.BinOp(left=left, op=operation, right=right):
-            a, b = _read(left, known), _read(right, known)
-            match operation:
-                case ast.Add():
-                    return a + b
-                case ast.Sub():
-                    return a - b
-                case ast.Mult():
-                    return a * b
-                case ast.FloorDiv():
-                    return floordiv(a, b)
-                case ast.Mod():
-                    return mod(a, b)
-        case ast.Call(func=ast.Name(id="min" | "max" as function), args=arguments, keywords=[]):
-            return _extreme(function, [_read(a, known) for a in arguments])
-    raise GraphError(f"size expression {ast.unparse(node)!r} uses something other than + - * // % min max")

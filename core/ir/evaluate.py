@@ -47,9 +47,23 @@ def bind_sizes(
             else:
                 deferred.append((dim, size, value.name))
     for dim, size, name in deferred:
+        _solve(dim, size, sizes)
         if evaluate_dim(dim, sizes) != size:
             raise GraphError(f"input {name!r}: size {dim} should be {evaluate_dim(dim, sizes)}, but is {size}")
     return sizes
+
+
+def _solve(dim: Dim, size: int, sizes: dict[str, int]) -> None:
+    """Learn a symbol that only occurs in a size such as `seqs + 1`, where that is c * symbol + d."""
+    if not isinstance(dim, Expr) or len({*symbols(dim)}) != 1:
+        return
+    atoms = [(m[0], c) for m, c in dim.terms if len(m) == 1]
+    if len(atoms) != 1 or len(dim.terms) > 2 or not isinstance(symbol := atoms[0][0], Symbol) or symbol.name in sizes:
+        return
+    offset = sum(c for m, c in dim.terms if not m)
+    value, rest = divmod(size - offset, atoms[0][1])
+    if not rest and value >= 0:
+        sizes[symbol.name] = value
 
 
 def check_sizes(checks: Iterable[Check], sizes: Mapping[str, int]) -> tuple[Check, ...]:

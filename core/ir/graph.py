@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import GraphError
-from .dim import Check, Dim, Expr, Symbol, collect_checks, symbols
+from .dim import Check, Dim, Expr, Symbol, collect_checks, rename_unbacked, symbols
 from .dtype import DType, cast_to, from_numpy
 from .op import Op
 from .types import StateType, TensorType, Type, WeightType
@@ -118,6 +118,13 @@ class Graph:
             yield from node.results
 
 
+def sizes_of(types: Sequence[Type]) -> Iterator[str]:
+    """The names of the symbols in the shapes of tensors."""
+    for kind in types:
+        for dim in kind.shape if isinstance(kind, TensorType) else ():
+            yield from (symbol.name for symbol in symbols(dim))
+
+
 _NAME = re.compile(r"[^\s%,=(){}]+")
 
 
@@ -140,6 +147,7 @@ class Builder:
         self._latest: dict[int, Value] = {}
         self._state_root: dict[int, int] = {}
         self._checks: dict[Check, None] = {}
+        self._sizes: set[str] = set()
         self._counter = 0
 
     def _unique(self, name: str | None) -> str:
@@ -156,6 +164,7 @@ class Builder:
 
     def _root(self, kind: str, name: str | None, type: Type, data: Any = None) -> Value:
         value = Value(self._unique(name), type, kind, self, data)
+        self._sizes.update(sizes_of((type,)))
         self._roots[kind].append(value)
         return value
 
@@ -222,8 +231,9 @@ class Builder:
         attrs = op.normalise(attributes)
         types = tuple(None if v is None else v.type for v in values)
         op.check_operands(types)
-        with collect_checks() as checks:
+        with collect_checks() as checks, rename_unbacked(self._namer()):
             result_types = op.result_types(types, attrs)
+        self._sizes.update(sizes_of(result_types))
         self._checks.update(dict.fromkeys(checks))
         if names is not None and len(names) != len(result_types):
             raise GraphError(f"{op.name} has {len(result_types)} results, {len(names)} names are given")
@@ -234,6 +244,21 @@ class Builder:
         self._thread_states(op, values, results)
         self._nodes.append(Node(op, values, MappingProxyType(attrs), results))
         return results
+
+    def _namer(self) -> Callable[[str], str]:
+        """For the infer rule of one node: sizes that only a run will tell, under names that the graph does not have."""
+        made: dict[str, str] = {}
+
+        def name(wanted: str) -> str:
+            if wanted not in made:
+                label, index = wanted, 0
+                while label in self._sizes or label in made.values():
+                    index += 1
+                    label = f"{wanted}_{index}"
+                made[wanted] = label
+            return made[wanted]
+
+        return name
 
     def _values(self, op: Op[..., Any], operands: Sequence[Any]) -> tuple[Value | None, ...]:
         kinds = [o.type.dtype for o in operands if isinstance(o, Value) and isinstance(o.type, TensorType)]

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import GraphError, nearest
-from .dim import Check, Dim, Expr, Symbol, parse_dim, sym
+from .dim import Check, Dim, Expr, Symbol, sym
+from .dim_text import parse_dim
 from .dtype import DTYPES, DType, dtype
 from .graph import Builder, Graph, Value
 from .op import Op

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,8 +40,8 @@ class WeightType:
 
     @property
     def parts(self) -> tuple[tuple[str, int], ...]:
-        """(scheme, rows) of each run of rows, top to bottom."""
-        return parse_parts(self.scheme, self.shape[-2])
+        """(scheme, rows) of each run of rows, top to bottom, counted over all groups."""
+        return parse_parts(self.scheme, math.prod(self.shape[:-1]))
 
     def __str__(self) -> str:
         return f"weight<{self.scheme}>[{', '.join(map(str, self.shape))}]"

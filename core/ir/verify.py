@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from ..errors import GraphError
-from .dim import Check, collect_checks
-from .graph import Graph, Node, Value
+from .dim import Check, collect_checks, rename_unbacked
+from .graph import Graph, Node, Value, sizes_of
 from .types import StateType, TensorType
 
 
@@ -30,8 +32,9 @@ def verify(graph: Graph) -> Graph:
     written: set[int] = set()
     latest = {id(state): state for state, _ in graph.states}
     root_of = {id(state): id(state) for state, _ in graph.states}
+    sizes = set(sizes_of([v.type for v in (*graph.inputs, *graph.parameters)]))
     for node in graph.nodes:
-        _check_node(node, defined, set(graph.checks))
+        _check_node(node, defined, set(graph.checks), sizes)
         _check_states(node, written, latest, root_of)
         for result in node.results:
             _define(result, defined, names)
@@ -52,7 +55,7 @@ def _define(value: Value, defined: set[int], names: set[str]) -> None:
     names.add(value.name)
 
 
-def _check_node(node: Node, defined: set[int], promised: set[Check]) -> None:
+def _check_node(node: Node, defined: set[int], promised: set[Check], sizes: set[str]) -> None:
     for value in node.operands:
         if value is not None and id(value) not in defined:
             raise GraphError(f"{node.op.name}: operand %{value.name} is used before it is defined")
@@ -61,7 +64,14 @@ def _check_node(node: Node, defined: set[int], promised: set[Check]) -> None:
     attributes = node.op.normalise(node.attributes)
     if attributes != dict(node.attributes):
         raise GraphError(f"{node.op.name}: attributes are {dict(node.attributes)}, complete they are {attributes}")
-    with collect_checks() as checks:
+    new = [name for name in sizes_of([r.type for r in node.results]) if name not in sizes]
+    sizes.update(new)
+
+    def called(wanted: str) -> str:
+        """What the node calls a size that its op makes anew; a name that it shares with another one is not accepted."""
+        return next((n for n in new if re.fullmatch(rf"{wanted}(_\d+)?", n)), f"{wanted}_of_its_own")
+
+    with collect_checks() as checks, rename_unbacked(called):
         inferred = node.op.result_types(types, attributes)
     for check in checks:
         if check not in promised:

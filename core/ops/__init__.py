@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from .attention import KVPages, paged_attention, write_cache
-from .contraction import dequantize, embedding, linear, matmul
+from .collective import all_gather, all_reduce, all_to_all, among, reduce_scatter
+from .contraction import batched_linear, dequantize, embedding, linear, matmul
+from .convolution import conv, conv_transpose
+from .division import fmod, trunc_div
 from .elementwise import (
     abs,
     add,
+    bitwise_and,
+    bitwise_shift,
     cast,
+    clamp,
     cos,
     div,
     eq,
     erf,
     exp,
+    floor,
     gelu,
+    isfinite,
     le,
     log,
     logical_and,
@@ -24,6 +32,9 @@ from .elementwise import (
     minimum,
     mul,
     neg,
+    pow,
+    reciprocal,
+    round,
     rsqrt,
     sigmoid,
     silu,
@@ -34,80 +45,123 @@ from .elementwise import (
     tanh,
     where,
 )
-from .movement import (
-    arange,
-    concat,
-    expand,
-    full,
-    gather,
-    index_select,
-    permute,
-    reshape,
-    slice,
-    split,
-)
-from .nn import gelu_and_mul, rms_norm, rotary_embedding, silu_and_mul
+from .fused import add_rms_norm_quant, kv_norm_rope_cache, matmul_all_reduce, silu_and_mul_quant
+from .indexing import nonzero, scatter
+from .latent import LatentPages, gather_latent_cache, mla_attention, write_latent_cache
+from .moe import fused_moe, grouped_linear, moe_gating_topk, moe_permute, moe_unpermute
+from .movement import arange, concat, expand, full, gather, index_select, permute, reshape, slice, split
+from .nn import add_rms_norm, gelu_and_mul, layer_norm, rms_norm, rotary_embedding, silu_and_mul
 from .opset import FAMILIES, OPSET, OpSet
-from .reduction import (
-    amax,
-    argmax,
-    cumsum,
-    mean,
-    softmax,
-    sum,
-    topk,
-)
-from .sampling import random_uniform, top_k_top_p_sample
+from .pooling import average_pool, max_pool
+from .product import cumprod, prod
+from .quantization import dequantize_linear, dynamic_quant, int_matmul, quant_matmul, quantize
+from .recurrent import SequenceSlots, causal_conv1d, gated_delta_rule
+from .reduction import amax, argmax, cumsum, mean, softmax, sum, topk
+from .sampling import random_uniform, rejection_sample, top_k_top_p_sample
+from .transcendental import atan, expm1, log1p
+from .varlen import copy_blocks, gather_kv_cache, sdpa_varlen
 
 __all__ = [
     "FAMILIES",
     "OPSET",
     "KVPages",
+    "LatentPages",
     "OpSet",
+    "SequenceSlots",
     "abs",
     "add",
+    "add_rms_norm",
+    "add_rms_norm_quant",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
     "amax",
+    "among",
     "arange",
     "argmax",
+    "atan",
+    "average_pool",
+    "batched_linear",
+    "bitwise_and",
+    "bitwise_shift",
     "cast",
+    "causal_conv1d",
+    "clamp",
     "concat",
+    "conv",
+    "conv_transpose",
+    "copy_blocks",
     "cos",
+    "cumprod",
     "cumsum",
     "dequantize",
+    "dequantize_linear",
     "div",
+    "dynamic_quant",
     "embedding",
     "eq",
     "erf",
     "exp",
     "expand",
+    "expm1",
+    "floor",
+    "fmod",
     "full",
+    "fused_moe",
+    "gated_delta_rule",
     "gather",
+    "gather_kv_cache",
+    "gather_latent_cache",
     "gelu",
     "gelu_and_mul",
+    "grouped_linear",
     "index_select",
+    "int_matmul",
+    "isfinite",
+    "kv_norm_rope_cache",
+    "layer_norm",
     "le",
     "linear",
     "log",
+    "log1p",
     "logical_and",
     "logical_not",
     "logical_or",
     "lt",
     "matmul",
+    "matmul_all_reduce",
+    "max_pool",
     "maximum",
     "mean",
     "minimum",
+    "mla_attention",
+    "moe_gating_topk",
+    "moe_permute",
+    "moe_unpermute",
     "mul",
     "neg",
+    "nonzero",
     "paged_attention",
     "permute",
+    "pow",
+    "prod",
+    "quant_matmul",
+    "quantize",
     "random_uniform",
+    "reciprocal",
+    "reduce_scatter",
+    "rejection_sample",
     "reshape",
     "rms_norm",
     "rotary_embedding",
+    "round",
     "rsqrt",
+    "scatter",
+    "sdpa_varlen",
     "sigmoid",
     "silu",
     "silu_and_mul",
+    "silu_and_mul_quant",
     "sin",
     "slice",
     "softmax",
@@ -119,6 +173,8 @@ __all__ = [
     "tanh",
     "top_k_top_p_sample",
     "topk",
+    "trunc_div",
     "where",
     "write_cache",
+    "write_latent_cache",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,19 +37,19 @@ def write_cache(cache: State, k: Tensor, v: Tensor, slots: Tensor) -> State:
     k is [tokens, heads, k_dim], v [tokens, heads, v_dim], slots [tokens] integers. Values are rounded once to the dtype
     of the cache. Which of two tokens that name one slot stays is not defined; here it is the later one.
     """
-    tokens = k.shape[0]
-    if tokens == 0:
+    if k.shape[0] == 0:
         return cache
-    writer = np.full(cache.k.shape[0] * cache.k.shape[1], -1)
+    return KVPages(scatter_slots(cache.k, k, slots), scatter_slots(cache.v, v, slots))
+
+
+def scatter_slots(pages: Any, new: Any, slots: Any) -> Any:
+    """Pages [blocks, block_size, ...] with new [tokens, ...] in the given slots; as `write_cache` says."""
+    writer = np.full(pages.shape[0] * pages.shape[1], -1)
     valid = np.flatnonzero(np.asarray(slots) >= 0)
     writer[np.asarray(slots)[valid]] = valid
-    written = (writer >= 0)[:, None, None]
-
-    def update(pages: Any, new: Any) -> Any:
-        flat = np.reshape(pages, (-1, *pages.shape[2:]))
-        return np.reshape(np.where(written, np.take(new, np.maximum(writer, 0), axis=0), flat), pages.shape)
-
-    return KVPages(update(cache.k, k), update(cache.v, v))
+    written = np.reshape(writer >= 0, (-1,) + (1,) * (len(pages.shape) - 2))
+    flat = np.reshape(pages, (-1, *pages.shape[2:]))
+    return np.reshape(np.where(written, np.take(new, np.maximum(writer, 0), axis=0), flat), pages.shape)
 
 
 @write_cache.infer
@@ -83,9 +84,9 @@ def paged_attention(
 
     q is [tokens, heads, k_dim]; `query_start` int32 [seqs + 1] ascends from 0, `seq_lens` is int32 [seqs] and
     `block_table` int32 [seqs, blocks]. Rows query_start[s] to query_start[s + 1] belong to sequence s, whose keys are
-    at positions 0 to seq_lens[s] - 1, position p in block block_table[s, p // block_size]. Its n queries are the last n
-    of these positions. A query sees keys up to its own position if `causal`, and only those closer than `window`. Block
-    table entries that no query sees may be anything.
+    at positions 0 to seq_lens[s] - 1 (this step's tokens count, they are written before), position p in block
+    block_table[s, p // block_size]. Its n queries are the last n of these positions. A query sees keys up to its own
+    position if `causal`, and only those closer than `window`. Block table entries that no query sees may be anything.
 
     Logits are scale * q.k, then softcap * tanh(logits / softcap), then plus `bias` [tokens, heads, keys]. `sinks`
     [heads] adds one logit without a value to each row's denominator. Query head h reads key head
@@ -93,61 +94,63 @@ def paged_attention(
     that sees no key, or lies at or beyond query_start[seqs], gives 0 and -inf. Softmax by its maximum, accumulated in
     at least float32.
     """
+
+    def one(s: int, begin: int, end: int) -> Any:
+        length = int(seq_lens[s])
+        # keys that no query can see are not read: their blocks may be freed
+        first = max(0, length - (end - begin) - window + 1) if window else 0
+        keys = np.arange(first, max(length, first))
+        at = (np.asarray(block_table[s])[keys // cache.k.shape[1]], keys % cache.k.shape[1])
+        positions = np.arange(length - (end - begin), length)
+        return attend(
+            q[begin:end], cache.k[at], cache.v[at], positions, keys, sinks, None if bias is None else bias[begin:end],
+            scale=scale, window=window, softcap=softcap, causal=causal,
+        )  # fmt: skip
+
+    return each_sequence(q.shape[0], (q.shape[1], cache.v.shape[-1]), query_start, one)
+
+
+def each_sequence(tokens: int, row: tuple[int, int], query_start: Any, one: Callable[[int, int, int], Any]) -> Any:
+    """Outputs [tokens, *row] and log-sum-exps of sequences, `one(sequence, begin, end)` each; 0 and -inf behind."""
     outputs, sums, done = [], [], 0
-    for s in range(seq_lens.shape[0]):
+    for s in range(query_start.shape[0] - 1):
         begin, end = int(query_start[s]), int(query_start[s + 1])
-        if begin == end:
-            continue
-        out, lse = _attend(
-            q[begin:end],
-            cache,
-            int(seq_lens[s]),
-            block_table[s],
-            sinks,
-            None if bias is None else bias[begin:end],
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            causal=causal,
-        )
-        outputs.append(out)
-        sums.append(lse)
-        done = end
-    if done < q.shape[0] or not outputs:
-        outputs.append(np.zeros((q.shape[0] - done, q.shape[1], cache.v.shape[-1])))
-        sums.append(np.full((q.shape[0] - done, q.shape[1]), -np.inf))
+        if begin < end:
+            out, lse = one(s, begin, end)
+            outputs.append(out)
+            sums.append(lse)
+            done = end
+    if done < tokens or not outputs:
+        outputs.append(np.zeros((tokens - done, *row)))
+        sums.append(np.full((tokens - done, row[0]), -np.inf))
     if len(outputs) == 1:
         return outputs[0], sums[0]
     return np.concatenate(outputs, axis=0), np.concatenate(sums, axis=0)
 
 
-def _attend(
+def attend(
     q: Any,
-    cache: Any,
-    length: int,
-    blocks: Any,
+    k: Any,
+    v: Any,
+    positions: Any,
+    keys: Any,
     sinks: Any,
     bias: Any,
     *,
     scale: float,
-    window: Any,
-    softcap: Any,
+    window: int | None,
+    softcap: float | None,
     causal: bool,
 ) -> Any:
-    """One sequence: q [n, heads, k_dim] to ([n, heads, v_dim], [n, heads])."""
-    n, heads = q.shape[0], q.shape[1]
-    positions = np.arange(length - n, length)
-    first = max(0, length - n - window + 1) if window else 0
-    keys = np.arange(first, max(length, first))
+    """One sequence: q [n, heads, k_dim] at `positions` [n] over k and v at `keys`; [n, heads, v_dim] and [n, heads]."""
+    n, heads, group = q.shape[0], q.shape[1], q.shape[1] // k.shape[1]
     if keys.size == 0:
-        return np.zeros((n, heads, cache.v.shape[-1])), np.full((n, heads), -np.inf)
+        return np.zeros((n, heads, v.shape[-1])), np.full((n, heads), -np.inf)
     visible = (keys <= positions[:, None]) if causal else np.ones((n, keys.size), bool)
     if window:
         visible = visible & (positions[:, None] - keys < window)
     visible = visible & (positions >= 0)[:, None]
-    size, group = cache.k.shape[1], heads // cache.k.shape[2]
-    at = (np.asarray(blocks)[keys // size], keys % size)
-    k, v = (np.repeat(np.transpose(pages[at], (1, 0, 2)), group, axis=0) for pages in cache)
+    k, v = (np.repeat(np.transpose(x, (1, 0, 2)), group, axis=0) for x in (k, v))
     logits = np.matmul(np.transpose(q, (1, 0, 2)), np.swapaxes(k, -1, -2)) * scale
     if softcap:
         logits = np.tanh(logits / softcap) * softcap

@@ -39,6 +39,14 @@ def weight_matrix(weight: WeightType) -> tuple[int, int]:
     return weight.shape[0], weight.shape[1]
 
 
+def weight_stack(weight: WeightType) -> tuple[int, int, int]:
+    """(groups, rows, columns) of a stack of weights whose rows its schemes can hold."""
+    require(len(weight.shape) == 3, f"needs a weight of three axes, not {weight}")
+    groups, rows, columns = weight.shape
+    weight_matrix(WeightType((groups * rows, columns), weight.scheme))
+    return groups, rows, columns
+
+
 @op(tolerance=Tolerance.EXACT)
 def dequantize(weight: Weight, *, dtype: DType) -> Tensor:
     """The values [rows, columns] of a weight, each rounded once to `dtype`."""
@@ -92,3 +100,26 @@ def _(indices: TensorType, weight: WeightType, *, dtype: DType) -> TensorType:
 @embedding.decompose
 def _(indices: Tensor, weight: Weight, *, dtype: DType) -> Tensor:
     return index_select(dequantize(weight, dtype=dtype), indices, axis=0)
+
+
+@op(tolerance=Tolerance.CONTRACTION)
+def batched_linear(x: Tensor, weight: Weight, *, transposed: bool = False) -> Tensor:
+    """Each head times the transposed weight of its own: x [tokens, heads, columns] to [tokens, heads, rows].
+
+    The weight is [heads, rows, columns], or [heads, columns, rows] and not transposed here if `transposed`. Accumulated
+    in at least float32, rounded once.
+    """
+    per_head = np.transpose(x, (1, 0, 2))
+    y = np.matmul(per_head, weight if transposed else np.swapaxes(weight, -1, -2))
+    return np.transpose(y, (1, 0, 2))
+
+
+@batched_linear.infer
+def _(x: TensorType, weight: WeightType, *, transposed: bool) -> TensorType:
+    heads, rows, columns = weight_stack(weight)
+    if transposed:
+        rows, columns = columns, rows
+    require(x.rank == 3 and x.dtype.is_float, f"x must be float [tokens, heads, columns], not {x}")
+    require_equal(x.shape[1], heads, f"{x} has not one head per weight of {weight}")
+    require_equal(x.shape[2], columns, f"{x} does not fit {weight}")
+    return TensorType(x.dtype, (x.shape[0], heads, rows))

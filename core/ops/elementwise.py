@@ -46,9 +46,14 @@ def widened(x: Tensor) -> Tensor:
     return cast(x, dtype=float32) if x.dtype.bits < 32 else x
 
 
+def in_dtype(x: Tensor, dtype: DType) -> Tensor:
+    """For decompositions: x converted to `dtype` if it has another one."""
+    return x if x.dtype == dtype else cast(x, dtype=dtype)
+
+
 def narrowed(y: Tensor, x: Tensor) -> Tensor:
     """For decompositions: y rounded to the dtype of x if it has another one."""
-    return y if y.dtype == x.dtype else cast(y, dtype=x.dtype)
+    return in_dtype(y, x.dtype)
 
 
 @op(tolerance=Tolerance.EXACT)
@@ -230,6 +235,58 @@ def _(condition: TensorType, a: TensorType, b: TensorType) -> TensorType:
     return TensorType(kept.dtype, broadcast(condition.shape, kept.shape))
 
 
+@op(tolerance=Tolerance.ELEMENTWISE)
+def reciprocal(x: Tensor) -> Tensor:
+    """1 / x, by IEEE rules at zero."""
+    return 1.0 / x
+
+
+@op(tolerance=Tolerance.EXACT)
+def floor(x: Tensor) -> Tensor:
+    """The largest integer not above x, as a float."""
+    return np.floor(x)
+
+
+@op(tolerance=Tolerance.EXACT)
+def round(x: Tensor) -> Tensor:
+    """The nearest integer, halves to the even one, as a float."""
+    return np.rint(x)
+
+
+@op(tolerance=Tolerance.EXACT)
+def isfinite(x: Tensor) -> Tensor:
+    """Whether x is neither infinite nor NaN, as bool."""
+    return np.isfinite(x)
+
+
+@op(tolerance=Tolerance.TRANSCENDENTAL)
+def pow(a: Tensor, b: Tensor) -> Tensor:
+    """a to the power b; 1 where b is 0, NaN for a negative a and a b that is no integer (IEEE 754-2019, section 9.2).
+
+    Integers wrap, and their exponents must not be negative.
+    """
+    return np.power(a, b)
+
+
+@op(tolerance=Tolerance.EXACT)
+def clamp(x: Tensor, *, low: float | int | None = None, high: float | int | None = None) -> Tensor:
+    """x, but at least `low` and then at most `high`; NaN stays NaN."""
+    x = x if low is None else np.maximum(x, low)
+    return x if high is None else np.minimum(x, high)
+
+
+@op(tolerance=Tolerance.EXACT)
+def bitwise_and(a: Tensor, b: Tensor) -> Tensor:
+    """The bits set in both of two integers."""
+    return np.bitwise_and(a, b)
+
+
+@op(tolerance=Tolerance.EXACT)
+def bitwise_shift(x: Tensor, *, bits: int) -> Tensor:
+    """x shifted left by `bits`, or right by -bits, where a signed integer keeps its sign."""
+    return np.left_shift(x, bits) if bits >= 0 else np.right_shift(x, -bits)
+
+
 @op(tolerance=Tolerance.TRANSCENDENTAL)
 def silu(x: Tensor) -> Tensor:
     """x * sigmoid(x) (Elfwing et al. 2017)."""
@@ -297,3 +354,34 @@ def _both(a: TensorType, b: TensorType) -> TensorType:
 
 for _pair in (logical_and, logical_or):
     _pair.infer(_both)
+
+
+for _op in (reciprocal, floor, round):
+    _op.infer(floating)
+pow.infer(calculated)
+
+
+@isfinite.infer
+def _(x: TensorType) -> TensorType:
+    return TensorType(bool_, floating(x).shape)
+
+
+@clamp.infer
+def _(x: TensorType, *, low: float | int | None, high: float | int | None) -> TensorType:
+    require(low is None or high is None or low <= high, f"low {low} is above high {high}")
+    whole = all(end is None or isinstance(end, int) for end in (low, high))
+    require(x.dtype.is_float or whole, f"the ends of {x.dtype} must be integers, not {low} and {high}")
+    return number(x)
+
+
+@bitwise_and.infer
+def _(a: TensorType, b: TensorType) -> TensorType:
+    require(a.dtype.is_integer, f"needs integers, not {a.dtype}")
+    return joined(a, b)
+
+
+@bitwise_shift.infer
+def _(x: TensorType, *, bits: int) -> TensorType:
+    require(x.dtype.is_integer, f"needs integers, not {x.dtype}")
+    require(-x.dtype.bits < bits < x.dtype.bits, f"cannot shift {x.dtype} by {bits} bits")
+    return x

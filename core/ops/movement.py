@@ -31,13 +31,13 @@ def known(shape: tuple[Dim, ...]) -> tuple[int, ...]:
 
 
 @op(tolerance=Tolerance.EXACT)
-def full(*, shape: tuple[Dim, ...], value: float | int | bool, dtype: DType) -> Tensor:
-    """A tensor of one value."""
+def full(*, shape: tuple[Dim, ...], value: float | int | bool | Dim, dtype: DType) -> Tensor:
+    """A tensor of one value, which may be a size."""
     return np.full(known(shape), value, np.float64 if dtype.is_float else dtype.numpy)
 
 
 @full.infer
-def _(*, shape: tuple[Dim, ...], value: float, dtype: DType) -> TensorType:
+def _(*, shape: tuple[Dim, ...], value: float | Dim, dtype: DType) -> TensorType:
     return TensorType(dtype, shape)
 
 

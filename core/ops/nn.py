@@ -40,6 +40,63 @@ def _(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     return narrowed(mul(normed, widened(weight)), x)
 
 
+@op(tolerance=Tolerance.REDUCTION)
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    """The sum x + residual normed as by `rms_norm`, and the sum itself, in this order.
+
+    Both are rounded once; the norm may start from the sum before or after it was rounded. Nothing is changed in place,
+    and the reciprocal root that some chips return besides is not a result.
+    """
+    total = x + residual
+    return rms_norm.reference(total, weight, eps=eps), total
+
+
+@add_rms_norm.infer
+def _(x: TensorType, residual: TensorType, weight: TensorType, *, eps: float) -> tuple[TensorType, TensorType]:
+    require(x.dtype == residual.dtype and x.rank == residual.rank, f"x {x} and residual {residual} differ")
+    for a, b in zip(x.shape, residual.shape, strict=True):
+        require_equal(a, b, f"x {x} and residual {residual} differ in shape")
+    require(x.rank > 0 and weight.shape == x.shape[-1:], f"weight {weight} must match the last axis of {x}")
+    require(weight.dtype == x.dtype, f"weight is {weight.dtype}, x is {x.dtype}")
+    return floating(x), x
+
+
+@add_rms_norm.decompose
+def _(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    total = add(x, residual)
+    return rms_norm(total, weight, eps=eps), total
+
+
+@op(tolerance=Tolerance.REDUCTION)
+def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last axis (Ba et al. 2016).
+
+    The variance is the mean of squared distances from the mean (divided by n). Computed in at least float32 and rounded
+    once.
+    """
+    centred = x - np.mean(x, axis=-1, keepdims=True)
+    y = centred * numeric.rsqrt(np.mean(centred * centred, axis=-1, keepdims=True) + eps)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+@layer_norm.infer
+def _(x: TensorType, weight: TensorType | None, bias: TensorType | None, *, eps: float) -> TensorType:
+    for name, value in (("weight", weight), ("bias", bias)):
+        fits = value is None or (x.rank > 0 and value == TensorType(x.dtype, x.shape[-1:]))
+        require(fits, f"{name} {value} must match the last axis of {x}")
+    return floating(x)
+
+
+@layer_norm.decompose
+def _(x: Tensor, weight: Tensor | None, bias: Tensor | None, *, eps: float) -> Tensor:
+    wide = widened(x)
+    centred = sub(wide, mean(wide, axis=-1, keepdims=True))
+    y = mul(centred, rsqrt(add(mean(square(centred), axis=-1, keepdims=True), eps)))
+    y = y if weight is None else mul(y, widened(weight))
+    return narrowed(y if bias is None else add(y, widened(bias)), x)
+
+
 @op(tolerance=Tolerance.ELEMENTWISE)
 def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
     """Rotate pairs of elements of each head by the given angles (Su et al. 2021).

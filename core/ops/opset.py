@@ -7,7 +7,28 @@ from typing import Any
 
 from ..errors import GraphError, nearest
 from ..ir.op import OPS, Op
-from . import attention, contraction, elementwise, movement, nn, reduction, sampling
+from . import (
+    attention,
+    collective,
+    contraction,
+    convolution,
+    division,
+    elementwise,
+    fused,
+    indexing,
+    latent,
+    moe,
+    movement,
+    nn,
+    pooling,
+    product,
+    quantization,
+    recurrent,
+    reduction,
+    sampling,
+    transcendental,
+    varlen,
+)
 
 
 class OpSet(Mapping[str, Op[..., Any]]):
@@ -39,7 +60,28 @@ class OpSet(Mapping[str, Op[..., Any]]):
 
 FAMILIES = {
     module.__name__.rsplit(".", 1)[-1]: tuple(o for o in OPS.values() if o.reference.__module__ == module.__name__)
-    for module in (elementwise, movement, reduction, contraction, nn, attention, sampling)
+    for module in (
+        elementwise,
+        movement,
+        reduction,
+        contraction,
+        nn,
+        attention,
+        varlen,
+        latent,
+        moe,
+        quantization,
+        recurrent,
+        fused,
+        collective,
+        sampling,
+        transcendental,
+        division,
+        product,
+        indexing,
+        convolution,
+        pooling,
+    )
 }
 """The ops of each family, in the order they are written."""
 

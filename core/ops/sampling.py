@@ -11,9 +11,9 @@ from ..ir.dim import require_equal
 from ..ir.dtype import float32, int32, uint32
 from ..ir.op import Tensor, Tolerance, op, require
 from ..ir.types import TensorType
-from .elementwise import cast, div, eq, le, logical_and, logical_or, lt, maximum, minimum, mul, sub, where
-from .movement import arange, gather, reshape, slice
-from .reduction import cumsum, softmax, sum, topk
+from .elementwise import cast, div, eq, le, logical_and, logical_not, logical_or, lt, maximum, minimum, mul, sub, where
+from .movement import arange, concat, expand, full, gather, reshape, slice
+from .reduction import amax, cumsum, softmax, sum, topk
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -129,3 +129,88 @@ def _(logits: Tensor, uniform: Tensor, temperature: Tensor, top_k: Tensor, top_p
     last = sub(sum(cast(lt(0.0, kept), dtype=int32), axis=-1, keepdims=True), 1)
     index = where(greedy, 0, maximum(minimum(passed, last), 0))
     return reshape(gather(order, index, axis=-1), shape=(rows,))
+
+
+@op(tolerance=Tolerance.STOCHASTIC)
+def rejection_sample(draft_ids: Tensor, draft_probs: Tensor, target_probs: Tensor, uniform: Tensor) -> Tensor:
+    """Drafted tokens as far as they stay, with the token after them, and how many stay (Leviathan et al. 2023).
+
+    draft_ids is int32 [rows, drafts], draft_probs float32 [rows, drafts, vocabulary], target_probs float32
+    [rows, drafts + 1, vocabulary], uniform float32 [rows, drafts + 1] in [0, 1). Draft i stays while
+    uniform[i] * draft_probs[i, id] < target_probs[i, id]; the first that does not ends the run, and so does an id of
+    -1, which stands for no draft. The next token inverts, at the last uniform number, max(target - draft, 0) of the
+    place where the run ended, or the target itself where nothing was drafted: it is the first token at which the
+    running sum exceeds the number times the total. The results are int32 [rows, drafts + 1], -1 behind the tokens, and
+    int32 [rows].
+    """
+    rows, drafts, size = draft_probs.shape
+    real, index = draft_ids >= 0, np.maximum(np.asarray(draft_ids), 0)[..., None]
+    drafted = np.take_along_axis(draft_probs, index, axis=-1)[..., 0]
+    wanted = np.take_along_axis(target_probs[:, :drafts], index, axis=-1)[..., 0]
+    stays = real & (uniform[:, :drafts] * drafted < wanted)
+    accepted = np.sum(np.cumsum(~stays, axis=1) == 0, axis=1)
+    place = np.broadcast_to(accepted[:, None, None], (rows, 1, size))
+    target = np.take_along_axis(target_probs, place, axis=1)[:, 0]
+    taken = np.concatenate([np.where(real[..., None], draft_probs, 0.0), np.zeros((rows, 1, size))], axis=1)
+    rest = np.maximum(target - np.take_along_axis(taken, place, axis=1)[:, 0], 0.0)
+    rest = np.where(np.sum(rest, axis=-1, keepdims=True) > 0, rest, target)
+    running = np.cumsum(rest, axis=-1)
+    passed = np.sum(running <= uniform[:, drafts:] * running[:, -1:], axis=-1)
+    token = np.minimum(passed, np.max(np.where(rest > 0, np.arange(size), 0), axis=-1))
+    ids = np.concatenate([np.asarray(draft_ids), np.full((rows, 1), -1)], axis=1)
+    rank = np.arange(drafts + 1)
+    ids = np.where(rank < accepted[:, None], ids, np.where(rank == accepted[:, None], token[:, None], -1))
+    return ids.astype(np.int32), accepted.astype(np.int32)
+
+
+@rejection_sample.infer
+def _(
+    draft_ids: TensorType, draft_probs: TensorType, target_probs: TensorType, uniform: TensorType
+) -> tuple[TensorType, TensorType]:
+    require(
+        draft_ids.dtype == int32 and draft_ids.rank == 2, f"draft_ids must be int32 [rows, drafts], not {draft_ids}"
+    )
+    rows, drafts = draft_ids.shape
+    for name, x, rank in (("draft_probs", draft_probs, 3), ("target_probs", target_probs, 3), ("uniform", uniform, 2)):
+        require(x.dtype == float32 and x.rank == rank, f"{name} must be float32 of {rank} axes, not {x}")
+        require_equal(x.shape[0], rows, f"{name} {x} has not the rows of {draft_ids}")
+        places = drafts if x is draft_probs else drafts + 1
+        require_equal(x.shape[1], places, f"{name} {x} does not fit the drafts of {draft_ids}")
+    require_equal(draft_probs.shape[2], target_probs.shape[2], "draft_probs and target_probs differ in vocabulary")
+    return TensorType(int32, (rows, drafts + 1)), TensorType(int32, (rows,))
+
+
+@rejection_sample.decompose
+def _(draft_ids: Tensor, draft_probs: Tensor, target_probs: Tensor, uniform: Tensor) -> Tensor:
+    rows, drafts, size = draft_probs.shape
+
+    def made(kind: Any, shape: Any, value: float) -> Tensor:
+        return draft_ids.builder.call(full, (), {"shape": shape, "value": value, "dtype": kind})
+
+    def counted(length: Any) -> Tensor:
+        return reshape(draft_ids.builder.call(arange, (), {"size": length, "dtype": int32}), shape=(1, length))
+
+    real = le(0, draft_ids)
+    index = reshape(maximum(draft_ids, 0), shape=(rows, drafts, 1))
+    drafted = reshape(gather(draft_probs, index, axis=2), shape=(rows, drafts))
+    before = slice(target_probs, axis=1, start=0, stop=drafts)
+    wanted = reshape(gather(before, index, axis=2), shape=(rows, drafts))
+    stays = logical_and(real, lt(mul(slice(uniform, axis=1, start=0, stop=drafts), drafted), wanted))
+    failures = cumsum(cast(logical_not(stays), dtype=int32), axis=1)
+    accepted = sum(cast(eq(failures, 0), dtype=int32), axis=1, keepdims=True)
+    place = expand(reshape(accepted, shape=(rows, 1, 1)), shape=(rows, 1, size))
+    target = reshape(gather(target_probs, place, axis=1), shape=(rows, size))
+    taken = where(reshape(real, shape=(rows, drafts, 1)), draft_probs, 0.0)
+    taken = concat(taken, made(float32, (rows, 1, size), 0.0), axis=1)
+    rest = maximum(sub(target, reshape(gather(taken, place, axis=1), shape=(rows, size))), 0.0)
+    rest = where(lt(0.0, sum(rest, axis=1, keepdims=True)), rest, target)
+    running = cumsum(rest, axis=1)
+    limit = mul(
+        slice(uniform, axis=1, start=drafts, stop=drafts + 1), slice(running, axis=1, start=size - 1, stop=size)
+    )
+    passed = sum(cast(le(running, limit), dtype=int32), axis=1, keepdims=True)
+    token = minimum(passed, amax(where(lt(0.0, rest), counted(size), 0), axis=1, keepdims=True))
+    ids = concat(draft_ids, made(int32, (rows, 1), -1), axis=1)
+    rank = counted(drafts + 1)
+    ids = where(lt(rank, accepted), ids, where(eq(rank, accepted), token, -1))
+    return ids, reshape(accepted, shape=(rows,))

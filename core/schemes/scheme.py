@@ -30,7 +30,8 @@ class Scheme:
     `unpack(data, dtype)` decodes uint8 [..., n * block_bytes] to [..., n * block]. The values are exact in float64; in
     float32 they are the float64 values rounded once. `pack(values)` is the inverse with the rounding of the format's
     reference encoder, or None where this project only reads the format. `dense` is the element type of a scheme that
-    stores one plain number per value, None for block formats.
+    stores one plain number per value, None for block formats. `header` bytes stand in front of the blocks of each row,
+    for what all of them share.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Scheme:
     unpack: Unpack = field(repr=False, compare=False)
     pack: Pack | None = field(default=None, repr=False, compare=False)
     dense: DType | None = None
+    header: int = 0
 
     @property
     def bits(self) -> float:
@@ -53,7 +55,7 @@ class Scheme:
         """
         if columns % self.block:
             raise ValueError(f"scheme {self.name!r} codes blocks of {self.block} values; {columns} columns do not fit")
-        return columns // self.block * self.block_bytes
+        return self.header + columns // self.block * self.block_bytes
 
 
 _SCHEMES: dict[str, Scheme] = {}

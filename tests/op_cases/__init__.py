@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from . import attention as attention
+from . import collective as collective
 from . import contraction as contraction
+from . import convolution as convolution
+from . import division as division
 from . import elementwise as elementwise
+from . import indexing as indexing
+from . import latent as latent
+from . import moe as moe
 from . import movement as movement
+from . import pooling as pooling
+from . import product as product
+from . import quantization as quantization
+from . import recurrent as recurrent
 from . import reduction as reduction
 from . import sampling as sampling
-from .case import CASES, FLOAT, Call, Case, results
+from . import transcendental as transcendental
+from . import varlen as varlen
+from .case import CASES, FLOAT, STATES, STEPWISE, Call, Case, results
 
-__all__ = ["CASES", "FLOAT", "Call", "Case", "results"]
+__all__ = ["CASES", "FLOAT", "STATES", "STEPWISE", "Call", "Case", "results"]

@@ -11,12 +11,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from xinheng.conformance.bounds import Rules, operand
+from xinheng.conformance.bounds import Bounded, Rules, operand
 from xinheng.core.hal import Device, Numerics, StateSpace, WeightPart, WeightSource
-from xinheng.core.ir import Builder, DType, Graph, TensorType, WeightType, paged_kv
-from xinheng.core.ir.dtype import bool_, float32, float64, int32, round_to
+from xinheng.core.ir import (
+    Builder,
+    DType,
+    Graph,
+    Node,
+    TensorType,
+    WeightType,
+    evaluate,
+    paged_kv,
+    paged_latent,
+    sequence_state,
+)
+from xinheng.core.ir.dtype import DTYPES, bool_, float32, float64, int32, round_to
+from xinheng.core.ir.numeric import store
 from xinheng.core.ir.types import StateType, Type
-from xinheng.core.ops import OPSET, KVPages
+from xinheng.core.ops import OPSET, KVPages, LatentPages, SequenceSlots
 from xinheng.core.schemes import scheme
 
 
@@ -37,7 +49,7 @@ class T:
 
 @dataclass(frozen=True)
 class W:
-    """A weight [rows, columns] whose rows are coded in `parts` (scheme, rows)."""
+    """A weight [rows, columns] or [groups, rows, columns] whose rows are coded in `parts` (scheme, rows)."""
 
     data: NDArray[Any]
     parts: tuple[tuple[str, int], ...]
@@ -49,6 +61,29 @@ class KV:
 
     k: NDArray[Any]
     v: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Latent:
+    """A paged latent cache; it is kept in the dtype the case runs in."""
+
+    latent: NDArray[Any]
+    rope: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Slots:
+    """A state per sequence, [slots, ...]; it is kept in `dtype`, or in the dtype the case runs in."""
+
+    data: NDArray[Any]
+    dtype: DType | None = None
+
+
+STEPWISE = frozenset({"add_rms_norm", "fused_moe"})
+"""Composites whose intermediate results may be rounded to the dtype of their operands."""
+
+STATES = (KVPages, LatentPages, SequenceSlots)
+"""What references see of states."""
 
 
 class Float:
@@ -81,6 +116,17 @@ class Call:
         operands = [_bounded(value, kind, rules) for value, kind in zip(self.values, self.types, strict=True)]
         return results(OPSET[self.op].reference(*operands, **self.attributes))
 
+    def stepwise(self) -> tuple[Any, ...]:
+        """As `bounded`, but of the decomposition, whose steps may each be rounded to their dtype or kept wider."""
+        rules = Rules(compute=self.kind if self.kind is float64 else float32, evaluate=False)
+        given = {f"x{i}": _bounded(v, t, rules) for i, (v, t) in enumerate(zip(self.values, self.types, strict=True))}
+
+        def rounded(node: Node, made: tuple[Any, ...]) -> tuple[Any, ...]:
+            kinds = [r.type.dtype if isinstance(r.type, TensorType) else None for r in node.results]
+            return tuple(store(x, k) if isinstance(x, Bounded) else x for x, k in zip(made, kinds, strict=True))
+
+        return tuple(evaluate(self.graph(expanded=True), given, given, given, rounded)[0].values())
+
     def graph(self, expanded: bool = False) -> Graph:
         """A graph of this op alone, or of its decomposition; operands are called x0, x1, …"""
         b = Builder(self.op)
@@ -111,10 +157,10 @@ class Call:
 
         exe = compile(self.graph(), device, numerics=numerics)
         buffers = {source.name: exe.prepare(source.name, source) for source in self.sources}
-        for name, pages in self.feeds(StateType).items():
-            state = exe.allocate_state(StateSpace(*pages.k.shape[:2]))[name]
-            for held, given in zip((state.k, state.v), pages, strict=True):
-                held[...] = device.upload(given, self.kind)
+        for name, (kind, pages) in self.states().items():
+            state = exe.allocate_state(StateSpace(*(*pages[0].shape, 1)[:2]))[name]
+            for part, given in zip(pages._fields, pages, strict=True):
+                _fill(getattr(state, part), device.upload(given, kind))
             buffers[name] = state
         bound = exe.bind(buffers)
         kinds = {f"x{i}": kind for i, kind in enumerate(self.types) if isinstance(kind, TensorType)}
@@ -122,8 +168,18 @@ class Call:
             arrays = {name: value.astype(kinds[name].dtype.numpy) for name, value in self.feeds(TensorType).items()}
         bound.run(arrays).wait()
         made = tuple(device.download(buffer) for buffer in bound.outputs.values())
-        caches = [buffers[name] for name in self.feeds(StateType)] if self.op == "write_cache" else []
-        return (*made, *(KVPages(device.download(c.k), device.download(c.v)) for c in caches))
+        if not any(isinstance(r.type, StateType) for r in self.graph().nodes[0].results):
+            return made
+        written = [
+            type(pages)(*(device.download(getattr(buffers[name], part)) for part in pages._fields))
+            for name, (_, pages) in self.states().items()
+        ]
+        return (*made, *written)
+
+    def states(self) -> dict[str, tuple[DType, Any]]:
+        """The dtype and the contents of each state by name."""
+        types = {f"x{i}": kind for i, kind in enumerate(self.types) if isinstance(kind, StateType)}
+        return {name: (held_in(types[name]), pages) for name, pages in self.feeds(StateType).items()}
 
 
 @dataclass(frozen=True)
@@ -139,7 +195,8 @@ class Case:
     @property
     def floats(self) -> bool:
         """Whether the case runs in several dtypes."""
-        return any(isinstance(x, F | KV) for x in self.operands) or FLOAT in self.attributes.values()
+        moving = any(isinstance(x, F | KV | Latent) for x in self.operands)
+        return moving or FLOAT in self.attributes.values()
 
     def in_dtype(self, kind: DType) -> Call:
         """The case with its floats rounded to `kind`."""
@@ -148,6 +205,19 @@ class Case:
         sources = tuple(source for *_, source in given if source is not None)
         values = tuple(value for _, value, _ in given)
         return Call(self.id, self.op, kind, tuple(t for t, *_ in given), values, attributes, sources)
+
+
+def held_in(kind: StateType) -> DType:
+    """The dtype of what a state holds."""
+    return DTYPES[kind["dtype" if kind.kind == "sequence_state" else "scheme"]]
+
+
+def _fill(held: Any, new: Any) -> None:
+    """Write over all elements of a tensor or array in place."""
+    if hasattr(held, "copy_"):
+        held.copy_(new)
+    else:
+        held[...] = new
 
 
 def results(made: Any) -> tuple[Any, ...]:
@@ -169,15 +239,21 @@ def _given(x: Any, kind: DType, name: str) -> tuple[Type | None, Any, WeightSour
         case KV(k, v):
             state = paged_kv(k.shape[2], k.shape[3], v.shape[3], kind.name)
             return state, KVPages(round_to(k, kind), round_to(v, kind)), None
+        case Latent(latent, rope):
+            state = paged_latent(latent.shape[2], rope.shape[2], kind.name)
+            return state, LatentPages(round_to(latent, kind), round_to(rope, kind)), None
+        case Slots(data, dtype):
+            kept = dtype or kind
+            return sequence_state(data.shape[1:], kept), SequenceSlots(round_to(data, kept)), None
     return None, x, None
 
 
 def _source(name: str, data: NDArray[Any], parts: Sequence[tuple[str, int]]) -> WeightSource:
-    first, made = 0, []
+    first, made, flat = 0, [], data.reshape(-1, data.shape[-1])
     for coding, rows in parts:
         pack = scheme(coding).pack
         assert pack is not None, f"scheme {coding} cannot be packed"
-        packed = pack(data[first : first + rows])
+        packed = pack(flat[first : first + rows])
         made.append(WeightPart(coding, rows, partial(np.asarray, packed)))
         first += rows
     return WeightSource(name, data.shape, tuple(made))
@@ -187,9 +263,12 @@ def _bounded(value: Any, kind: Type | None, rules: Rules) -> Any:
     if isinstance(kind, TensorType):
         return operand(value, kind.dtype, rules)
     if isinstance(kind, WeightType):
-        return operand(value, rules.compute, rules)
-    if isinstance(value, KVPages) and isinstance(kind, StateType):
-        return KVPages(*(operand(pages, rules.compute, rules) for pages in value))
+        # packed values are held as float32 by most devices, also where they have more bits
+        packed = any(scheme(name).dense is None for name, _ in kind.parts)
+        held = round_to(value, float32 if packed else rules.compute)
+        return Bounded(value, np.abs(value - held), rules)
+    if isinstance(value, STATES) and isinstance(kind, StateType):
+        return type(value)(*(operand(pages, rules.compute, rules) for pages in value))
     return value
 
 

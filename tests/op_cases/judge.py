@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,27 +11,28 @@ import numpy as np
 from xinheng.conformance.bounds import Rules, check
 from xinheng.core.hal import Device, Numerics
 from xinheng.core.ir import DType, StateType, TensorType
-from xinheng.core.ops import OPSET, KVPages
+from xinheng.core.ops import OPSET
 
-from .case import Call, Case, results
+from .case import STATES, STEPWISE, Call, Case, held_in, results
 
 USELESS = 0.2
 """Largest share of elements whose bound says nothing, for cases with ordinary values."""
 
 
 def judge(case: Case, kind: DType, device: Device, kernel: str, rules: Rules | None = None) -> None:
-    """Run a case by one kernel of a device and demand that each element lies within its bound."""
+    """Run a case by one kernel of a device, or by "decompose", and demand that each element lies within its bound."""
     call = case.in_dtype(kind)
-    made = call.run(device, Numerics(overrides={case.op: f"@{kernel}"}))
+    made = call.run(device, Numerics(overrides={case.op: kernel if kernel == "decompose" else f"@{kernel}"}))
     declared = [r.type for r in call.graph().nodes[0].results]
-    if case.op == "top_k_top_p_sample":
-        assert np.all(admissible(call, made[0])), f"{made[0]} is not {call.reference()[0]}"
+    if case.op in ("top_k_top_p_sample", "rejection_sample"):
+        assert np.all(admissible(call, made)), f"{made} is not {call.reference()}"
         return
-    for expected, got, promised in zip(call.bounded(rules), made, declared, strict=True):
+    expectations = call.stepwise() if case.op in STEPWISE else call.bounded(rules)
+    for expected, got, promised in zip(expectations, made, declared, strict=True):
         if isinstance(promised, StateType):
-            assert isinstance(expected, KVPages)
-            for name, e, g in zip(("k", "v"), expected, got, strict=True):
-                _demand(case, f"{name} pages", e, g, kind)
+            assert isinstance(expected, STATES)
+            for name, e, g in zip(expected._fields, expected, got, strict=True):
+                _demand(case, f"state {name}", e, g, held_in(promised))
         else:
             assert isinstance(promised, TensorType)
             assert got.dtype == promised.dtype.numpy, f"{got.dtype} is not {promised}"
@@ -39,17 +42,27 @@ def judge(case: Case, kind: DType, device: Device, kernel: str, rules: Rules | N
 def _demand(case: Case, what: str, expected: Any, got: Any, kind: DType) -> None:
     verdict = check(expected, np.asarray(got).astype(np.float64) if kind.is_float else got, kind)
     assert verdict.ok, f"{case.id}: {what} fails: {verdict}; got {np.asarray(got)[verdict.worst_index or ...]}"
-    assert case.special or verdict.useless_share <= USELESS, f"{case.id}: bound of {what} is useless: {verdict}"
+    useful = case.special or case.op in STEPWISE or verdict.useless_share <= USELESS
+    assert useful, f"{case.id}: bound of {what} is useless: {verdict}"
 
 
-def admissible(call: Call, tokens: Any) -> Any:
-    """Whether each sampled token is what the reference chooses for some number within float32 error of those given."""
-    logits, uniform, temperature, top_k, top_p, min_p = call.values
-    slack = 1e-5
-    ok = np.zeros(tokens.shape, bool)
-    for du in (-slack, 0.0, slack):
-        for dp in (-slack, 0.0, slack):
-            for dm in (-slack, 0.0, slack):
-                given = (logits, uniform + du, temperature, top_k, top_p + dp, min_p * (1 + dm))
-                ok |= results(OPSET[call.op].reference(*given))[0] == tokens
+def admissible(call: Call, made: tuple[Any, ...]) -> Any:
+    """Whether each row is what the reference chooses for some numbers within float32 error of those given."""
+    ok = np.zeros(made[0].shape[:1], bool)
+    for given in _nearby(call):
+        same = np.ones(ok.shape, bool)
+        for expected, got in zip(results(OPSET[call.op].reference(*given)), made, strict=True):
+            same &= np.all(expected == got, axis=tuple(range(1, got.ndim)))
+        ok |= same
     return ok
+
+
+def _nearby(call: Call) -> Iterator[tuple[Any, ...]]:
+    slack = (-1e-5, 0.0, 1e-5)
+    if call.op == "rejection_sample":
+        *rest, uniform = call.values
+        yield from ((*rest, uniform + du) for du in slack)
+        return
+    logits, uniform, temperature, top_k, top_p, min_p = call.values
+    for du, dp, dm in product(slack, slack, slack):
+        yield logits, uniform + du, temperature, top_k, top_p + dp, min_p * (1 + dm)

@@ -60,3 +60,32 @@ case("random_uniform", T(np.zeros((2, 2)), uint32), T(np.array([0, 1]), uint32))
 _seeds = rng("seeds").integers(0, 2**32, (50, 2))
 case("random_uniform", T(_seeds, uint32), T(rng("counters").integers(0, 2**32, 50), uint32), note="random")
 case("random_uniform", T(np.zeros((0, 2)), uint32), T(np.zeros(0), uint32), note="empty")
+
+
+def _speculate(note: str, drafts: int, size: int, rows: int, *, same: bool = False, greedy: bool = False) -> None:
+    """Drafts from one random distribution, verified by another one or by the same."""
+    made = rng("speculate", note)
+    probs = made.dirichlet(np.full(size, 0.5), (rows, 2 * drafts + 1))
+    if greedy:
+        probs = np.eye(size)[np.argmax(probs, axis=-1)]
+    draft, target = probs[:, :drafts], probs[:, drafts:]
+    if same:
+        target = np.concatenate([draft, target[:, drafts:]], axis=1)
+    ids = np.argmax(draft + made.uniform(0, 0.1, draft.shape) * (draft > 0), axis=-1)
+    ids[: rows // 4, drafts // 2 :] = -1
+    case(
+        "rejection_sample",
+        ints(ids),
+        T(draft, float32),
+        T(target, float32),
+        T(made.uniform(0, 0.999, (rows, drafts + 1)), float32),
+        note=note,
+    )
+
+
+_speculate("plain", 4, 7, 12)
+_speculate("one draft", 1, 33, 16)
+_speculate("all stay", 3, 11, 8, same=True)
+_speculate("greedy", 4, 3, 16, greedy=True)
+_speculate("no drafts", 0, 5, 3)
+_speculate("no rows", 2, 5, 0)

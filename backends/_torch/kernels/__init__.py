@@ -2,7 +2,44 @@
 
 from __future__ import annotations
 
-from . import attention, contraction, elementwise, movement, nn, reduction, sampling
+from . import (
+    attention,
+    contraction,
+    convolution,
+    division,
+    elementwise,
+    indexing,
+    latent,
+    moe,
+    movement,
+    nn,
+    pooling,
+    product,
+    quantization,
+    recurrent,
+    reduction,
+    sampling,
+    transcendental,
+)
 from .registry import TORCH_KERNELS
 
-__all__ = ["TORCH_KERNELS", "attention", "contraction", "elementwise", "movement", "nn", "reduction", "sampling"]
+__all__ = [
+    "TORCH_KERNELS",
+    "attention",
+    "contraction",
+    "convolution",
+    "division",
+    "elementwise",
+    "indexing",
+    "latent",
+    "moe",
+    "movement",
+    "nn",
+    "pooling",
+    "product",
+    "quantization",
+    "recurrent",
+    "reduction",
+    "sampling",
+    "transcendental",
+]

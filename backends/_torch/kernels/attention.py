@@ -1,4 +1,4 @@
-"""The paged cache and attention over it, sequence by sequence in plain torch."""
+"""The paged cache and attention, sequence by sequence in plain torch."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from xinheng.core import ops
 from xinheng.core.ir.graph import Node
 from xinheng.core.ir.types import StateType
 
-from ..handles import NAMES, TorchPagedKV
+from ..handles import NAMES, TorchPagedKV, TorchPagedLatent
 from .elementwise import cast, wide
 from .registry import FLOATS, TORCH_KERNELS
 
 Tensor = torch.Tensor
 
 
-def _readable(node: Node) -> bool | str:
+def readable(node: Node) -> bool | str:
+    """Torch computes with the dtype of the cache."""
     cache = node.operand("cache")
     coding = cache.type["scheme"] if cache is not None and isinstance(cache.type, StateType) else None
     return coding in {kind.name for kind in FLOATS} or f"torch has no kernels for a cache of {coding}"
 
 
-@TORCH_KERNELS.register(ops.write_cache, name="torch_write_cache", dtypes=FLOATS, when=_readable)
+@TORCH_KERNELS.register(ops.write_cache, name="torch_write_cache", dtypes=FLOATS, when=readable)
 def write_cache(cache: TorchPagedKV, k: Tensor, v: Tensor, slots: Tensor) -> TorchPagedKV:
     kept = torch.nonzero(slots >= 0).reshape(-1)
     index = slots[kept].long()
@@ -33,7 +34,7 @@ def write_cache(cache: TorchPagedKV, k: Tensor, v: Tensor, slots: Tensor) -> Tor
 
 
 @TORCH_KERNELS.register(
-    ops.paged_attention, name="torch_paged_attention", dtypes=FLOATS, when=_readable, host=("query_start", "seq_lens")
+    ops.paged_attention, name="torch_paged_attention", dtypes=FLOATS, when=readable, host=("query_start", "seq_lens")
 )
 def paged_attention(
     q: Tensor,
@@ -49,35 +50,127 @@ def paged_attention(
     softcap: float | None = None,
     causal: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    out = torch.zeros((*q.shape[:2], cache.v.shape[-1]), dtype=q.dtype, device=q.device)
-    lse = torch.full(q.shape[:2], -torch.inf, dtype=torch.float32, device=q.device)
+    out, lse = nothing(q, cache.v.shape[-1])
     size, group = cache.k.shape[1], q.shape[1] // cache.k.shape[2]
     kind = torch.promote_types(q.dtype, torch.promote_types(cache.k.dtype, torch.float32))
     for s, length in enumerate(seq_lens.tolist()):
         begin, end = int(query_start[s]), int(query_start[s + 1])
-        n = end - begin
-        if n == 0 or length == 0:
+        if begin == end or length == 0:
             continue
-        first = max(0, length - n - window + 1) if window else 0
+        first = max(0, length - (end - begin) - window + 1) if window else 0
         keys = torch.arange(first, length, device=q.device)
         at = (block_table[s].long()[keys // size], keys % size)
         k, v = (p[at].to(kind).transpose(0, 1).repeat_interleave(group, dim=0) for p in (cache.k, cache.v))
-        logits = q[begin:end].to(kind).transpose(0, 1) @ k.transpose(1, 2) * scale
-        if softcap:
-            logits = torch.tanh(logits / softcap) * softcap
-        if bias is not None:
-            logits = logits + wide(bias[begin:end][..., first:length]).transpose(0, 1)
-        positions = torch.arange(length - n, length, device=q.device)[:, None]
-        visible = (keys <= positions) if causal else (positions >= 0).expand(n, keys.numel())
-        if window:
-            visible = visible & (positions - keys < window)
-        visible = visible & (positions >= 0)
-        logits = logits.masked_fill(~visible, -torch.inf)
-        if sinks is not None:
-            logits = torch.cat((logits, wide(sinks).reshape(-1, 1, 1).expand(-1, n, 1)), dim=-1)
-        total = torch.logsumexp(logits, dim=-1)
-        p = torch.exp(logits - torch.where(total.isinf(), 0.0, total)[..., None])[..., : keys.numel()]
-        seen = visible.any(-1)
-        out[begin:end] = torch.where(seen[None, :, None], p @ v, 0.0).transpose(0, 1).to(q.dtype)
-        lse[begin:end] = torch.where(seen, total, -torch.inf).transpose(0, 1)
+        found = attend(
+            q[begin:end], k, v, keys, length, sinks, None if bias is None else bias[begin:end, :, first:length],
+            scale=scale, window=window, softcap=softcap, causal=causal,
+        )  # fmt: skip
+        out[begin:end], lse[begin:end] = found[0].to(q.dtype), found[1]
     return out, lse
+
+
+def nothing(q: Tensor, v_dim: int) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of queries that see no key."""
+    out = torch.zeros((*q.shape[:2], v_dim), dtype=q.dtype, device=q.device)
+    return out, torch.full(q.shape[:2], -torch.inf, dtype=torch.float32, device=q.device)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keys: Tensor,
+    length: int,
+    sinks: Tensor | None,
+    bias: Tensor | None,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    causal: bool,
+) -> tuple[Tensor, Tensor]:
+    """One sequence: q [n, heads, k_dim], the last n of `length` positions, over wide k and v [heads, keys, dim]."""
+    n = q.shape[0]
+    logits = q.to(k.dtype).transpose(0, 1) @ k.transpose(1, 2) * scale
+    if softcap:
+        logits = torch.tanh(logits / softcap) * softcap
+    if bias is not None:
+        logits = logits + wide(bias).transpose(0, 1)
+    positions = torch.arange(length - n, length, device=q.device)[:, None]
+    visible = (keys <= positions) if causal else (positions >= 0).expand(n, keys.numel())
+    if window:
+        visible = visible & (positions - keys < window)
+    visible = visible & (positions >= 0)
+    logits = logits.masked_fill(~visible, -torch.inf)
+    if sinks is not None:
+        logits = torch.cat((logits, wide(sinks).reshape(-1, 1, 1).expand(-1, n, 1)), dim=-1)
+    total = torch.logsumexp(logits, dim=-1)
+    p = torch.exp(logits - torch.where(total.isinf(), 0.0, total)[..., None])[..., : keys.numel()]
+    seen = visible.any(-1)
+    out = torch.where(seen[None, :, None], p @ v, 0.0)
+    return out.transpose(0, 1), torch.where(seen, total, -torch.inf).transpose(0, 1)
+
+
+@TORCH_KERNELS.register(ops.sdpa_varlen, name="torch_sdpa_varlen", dtypes=FLOATS)
+def sdpa_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    query_start: Tensor,
+    key_start: Tensor,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    causal: bool = True,
+) -> tuple[Tensor, Tensor]:
+    out, lse = nothing(q, v.shape[-1])
+    begins, firsts, group = query_start.tolist(), key_start.tolist(), q.shape[1] // k.shape[1]
+    for s in range(len(begins) - 1):
+        (begin, end), (first, last) = begins[s : s + 2], firsts[s : s + 2]
+        if begin == end or first == last:
+            continue
+        keys = torch.arange(last - first, device=q.device)
+        keyed, valued = (wide(x[first:last]).transpose(0, 1).repeat_interleave(group, dim=0) for x in (k, v))
+        added = None if bias is None else bias[begin:end, :, : last - first]
+        found = attend(
+            q[begin:end], keyed, valued, keys, last - first, sinks, added,
+            scale=scale, window=window, softcap=softcap, causal=causal,
+        )  # fmt: skip
+        out[begin:end], lse[begin:end] = found[0].to(q.dtype), found[1]
+    return out, lse
+
+
+@TORCH_KERNELS.register(ops.gather_kv_cache, name="torch_gather_kv_cache")
+def gather_kv_cache(cache: TorchPagedKV, seq_lens: Tensor, block_table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    starts, slots = places(cache.k.shape[:2], seq_lens, block_table)
+    return gather_slots(cache.k, slots), gather_slots(cache.v, slots), starts
+
+
+def places(pages: Any, seq_lens: Tensor, block_table: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each sequence starts, and the slot of each position of each sequence, -1 where the table names no block."""
+    blocks, size = pages
+    lengths = seq_lens.long()
+    starts = torch.cat((lengths.new_zeros(1), torch.cumsum(lengths, 0)))
+    owner = torch.repeat_interleave(torch.arange(lengths.numel(), device=lengths.device), lengths)
+    position = torch.arange(owner.numel(), device=lengths.device) - starts[owner]
+    block = block_table.long()[owner, position // size]
+    slots = torch.where((block >= 0) & (block < blocks), block * size + position % size, -1)
+    return starts.to(torch.int32), slots
+
+
+def gather_slots(pages: Tensor, slots: Tensor) -> Tensor:
+    """Rows of pages [blocks, block_size, ...] by slot; zeros for -1."""
+    rows = pages.view(-1, *pages.shape[2:])[slots.clamp(min=0)]
+    rows[slots < 0] = 0
+    return rows
+
+
+@TORCH_KERNELS.register(ops.copy_blocks, name="torch_copy_blocks")
+def copy_blocks(cache: TorchPagedKV | TorchPagedLatent, pairs: Tensor) -> TorchPagedKV | TorchPagedLatent:
+    source, target = pairs.long().unbind(-1)
+    for pages in (cache.k, cache.v) if isinstance(cache, TorchPagedKV) else (cache.latent, cache.rope):
+        pages[target] = pages[source]
+    return cache

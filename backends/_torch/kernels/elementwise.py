@@ -43,6 +43,9 @@ for _op, _function in (
     (ops.sqrt, torch.sqrt),
     (ops.rsqrt, torch.rsqrt),
     (ops.square, torch.square),
+    (ops.reciprocal, torch.reciprocal),
+    (ops.floor, torch.floor),
+    (ops.round, torch.round),
     (ops.silu, F.silu),
 ):
     _unary(_op, _function)
@@ -79,6 +82,8 @@ for _pairwise_op, _pairwise in (
     (ops.eq, torch.eq),
     (ops.lt, torch.lt),
     (ops.le, torch.le),
+    (ops.pow, torch.pow),
+    (ops.bitwise_and, torch.bitwise_and),
     (ops.logical_and, torch.logical_and),
     (ops.logical_or, torch.logical_or),
 ):
@@ -88,6 +93,24 @@ for _pairwise_op, _pairwise in (
 @TORCH_KERNELS.register(ops.logical_not, name="torch_logical_not")
 def logical_not(x: Tensor) -> Tensor:
     return torch.logical_not(x)
+
+
+@TORCH_KERNELS.register(ops.isfinite, name="torch_isfinite", when=calculated)
+def isfinite(x: Tensor) -> Tensor:
+    return torch.isfinite(x)
+
+
+@TORCH_KERNELS.register(ops.clamp, name="torch_clamp", when=calculated)
+def clamp(x: Tensor, *, low: float | None = None, high: float | None = None) -> Tensor:
+    wider = wide(x)
+    wider = wider if low is None else torch.maximum(wider, torch.as_tensor(low, dtype=wider.dtype, device=x.device))
+    wider = wider if high is None else torch.minimum(wider, torch.as_tensor(high, dtype=wider.dtype, device=x.device))
+    return wider.to(x.dtype)
+
+
+@TORCH_KERNELS.register(ops.bitwise_shift, name="torch_bitwise_shift", when=calculated)
+def bitwise_shift(x: Tensor, *, bits: int) -> Tensor:
+    return torch.bitwise_left_shift(x, bits) if bits >= 0 else torch.bitwise_right_shift(x, -bits)
 
 
 @TORCH_KERNELS.register(ops.where, name="torch_where", when=calculated)

@@ -19,6 +19,20 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     return (wider * torch.rsqrt(wider.square().mean(-1, keepdim=True) + eps) * wide(weight)).to(x.dtype)
 
 
+@TORCH_KERNELS.register(ops.add_rms_norm, name="torch_add_rms_norm", dtypes=FLOATS)
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return rms_norm(total, weight, eps=eps), total
+
+
+@TORCH_KERNELS.register(ops.layer_norm, name="torch_layer_norm", dtypes=FLOATS)
+def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float) -> Tensor:
+    centred = wide(x) - wide(x).mean(-1, keepdim=True)
+    y = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    y = y if weight is None else y * wide(weight)
+    return (y if bias is None else y + wide(bias)).to(x.dtype)
+
+
 @TORCH_KERNELS.register(ops.rotary_embedding, name="torch_rotary_embedding", dtypes=FLOATS)
 def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
     half = cos.shape[-1]

@@ -50,3 +50,28 @@ def top_k_top_p_sample(
     passed = (running <= uniform[:, None] * running[:, -1:]).sum(-1)
     chosen = torch.where(greedy, 0, torch.minimum(passed, (kept > 0).sum(-1) - 1).clamp(min=0))
     return torch.take_along_dim(order, chosen[:, None], dim=-1)[:, 0].to(torch.int32)
+
+
+@TORCH_KERNELS.register(ops.rejection_sample, name="torch_rejection_sample")
+def rejection_sample(
+    draft_ids: Tensor, draft_probs: Tensor, target_probs: Tensor, uniform: Tensor
+) -> tuple[Tensor, Tensor]:
+    rows, drafts, size = draft_probs.shape
+    real, index = draft_ids >= 0, draft_ids.clamp(min=0).long()[..., None]
+    drafted = torch.take_along_dim(draft_probs, index, -1)[..., 0]
+    wanted = torch.take_along_dim(target_probs[:, :drafts], index, -1)[..., 0]
+    stays = real & (uniform[:, :drafts] * drafted < wanted)
+    accepted = (torch.cumsum(~stays, 1) == 0).sum(1, keepdim=True)
+    place = accepted[..., None].expand(rows, 1, size)
+    taken = torch.where(real[..., None], draft_probs, 0.0)
+    taken = torch.cat((taken, taken.new_zeros(rows, 1, size)), dim=1)
+    target, spent = (torch.take_along_dim(x, place, 1)[:, 0] for x in (target_probs, taken))
+    rest = (target - spent).clamp(min=0)
+    rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, target)
+    running = torch.cumsum(rest, dim=-1)
+    passed = (running <= uniform[:, drafts:] * running[:, -1:]).sum(-1, keepdim=True)
+    last = torch.where(rest > 0, torch.arange(size, device=rest.device), 0).amax(-1, keepdim=True)
+    ids = torch.cat((draft_ids, draft_ids.new_full((rows, 1), -1)), dim=1)
+    rank = torch.arange(drafts + 1, device=ids.device)
+    ids = torch.where(rank < accepted, ids, torch.where(rank == accepted, torch.minimum(passed, last), -1))
+    return ids.to(torch.int32), accepted[:, 0].to(torch.int32)

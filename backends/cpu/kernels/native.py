@@ -15,8 +15,8 @@ from .activation import gelu_kernel, silu_kernel
 from .attention import paged_attention_kernel, write_cache_kernel
 from .embedding import dequantize_kernel, embedding_kernel
 from .library import Library
-from .linear import linear_kernel
-from .norm import rms_norm_kernel
+from .linear import batched_linear_kernel, grouped_linear_kernel, linear_kernel
+from .norm import add_rms_norm_kernel, rms_norm_kernel
 from .rotary import rotary_kernel
 
 FLOATS = (float32, bfloat16, float16)
@@ -32,6 +32,9 @@ def native_kernels(library: Library) -> list[tuple[str, Callable[..., Any], str]
         "embedding": embedding_kernel(library),
         "dequantize": dequantize_kernel(library),
         "rms_norm": rms_norm_kernel(library),
+        "add_rms_norm": add_rms_norm_kernel(library),
+        "grouped_linear": grouped_linear_kernel(library),
+        "batched_linear": batched_linear_kernel(library),
         "rotary_embedding": rotary_kernel(library),
         "silu_and_mul": silu_kernel(library),
         "gelu_and_mul": gelu_kernel(library),

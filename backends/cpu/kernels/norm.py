@@ -22,3 +22,16 @@ def rms_norm_kernel(library: Library) -> Callable[..., torch.Tensor]:
         return out
 
     return rms_norm
+
+
+def add_rms_norm_kernel(library: Library) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """The kernel of `add_rms_norm`: the sum is stored, then normed."""
+    norm = rms_norm_kernel(library)
+
+    def add_rms_norm(
+        x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        total = x + residual
+        return norm(total, weight, eps=eps), total
+
+    return add_rms_norm

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from xinheng.backends._torch import TorchDevice, TorchPagedKV, TorchWeight
+from xinheng.backends._torch import TorchDevice, TorchPagedKV, TorchPagedLatent, TorchSequenceState, TorchWeight
 from xinheng.backends._torch.handles import DTYPES as TORCH_DTYPES
 from xinheng.core.errors import DeviceError, OutOfMemory
 from xinheng.core.hal import Capabilities, StateSpace, WeightPart, WeightSource
-from xinheng.core.ir import DTYPES, DType, TensorType, paged_kv, paged_latent
+from xinheng.core.ir import DTYPES, DType, TensorType, paged_kv, paged_latent, sequence_state
 from xinheng.core.ir.dtype import bfloat16, float16, float32, int32
 from xinheng.core.schemes import scheme
 
@@ -107,11 +107,23 @@ def test_caches_are_zero_and_have_the_declared_layout() -> None:
     assert not made.v.any()
 
 
+def test_latents_and_states_of_sequences_are_zero_and_have_the_declared_layout() -> None:
+    latent = HOST.allocate_state(paged_latent(8, 4, "float16"), StateSpace(3, 16))
+    assert isinstance(latent, TorchPagedLatent)
+    assert (latent.latent.shape, latent.rope.shape) == ((3, 16, 8), (3, 16, 4))
+    memory = HOST.allocate_state(sequence_state((2, 4, 3), float32), StateSpace(5, 1))
+    assert isinstance(memory, TorchSequenceState)
+    assert (memory.data.shape, memory.data.dtype) == ((5, 2, 4, 3), torch.float32)
+    assert not latent.latent.any()
+    assert not memory.data.any()
+
+
 @pytest.mark.parametrize(
-    "state", [paged_latent(8, 4, "float32"), paged_kv(1, 32, 32, "q8_0"), paged_kv(1, 2, 2, "int4")]
+    "state",
+    [paged_kv(1, 32, 32, "q8_0"), paged_kv(1, 2, 2, "int4"), paged_latent(8, 4, "q4_0"), sequence_state((2,), int32)],
 )
 def test_other_states_are_refused(state: Any) -> None:
-    with pytest.raises(DeviceError, match="hold paged_kv caches of float64, float32"):
+    with pytest.raises(DeviceError, match="hold states of float64, float32"):
         HOST.allocate_state(state, StateSpace(1, 16))
 
 

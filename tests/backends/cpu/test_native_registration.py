@@ -36,7 +36,8 @@ def linear_node(scheme: str, dtype: DType = float32) -> Node:
 
 def test_every_native_kernel_is_registered_under_its_op(registry: KernelRegistry) -> None:
     expected = (
-        "dequantize embedding gelu_and_mul linear paged_attention rms_norm rotary_embedding silu_and_mul write_cache"
+        "add_rms_norm batched_linear dequantize embedding gelu_and_mul grouped_linear linear paged_attention rms_norm "
+        "rotary_embedding silu_and_mul write_cache"
     )
     assert registry.ops() == expected.split()
     assert all(kernel.priority == 10 for op in registry.ops() for kernel in registry.candidates(op))

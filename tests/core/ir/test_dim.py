@@ -24,13 +24,13 @@ from xinheng.core.ir.dim import (
     maximum,
     minimum,
     mod,
-    parse_dim,
     product,
     require_equal,
     sym,
     symbols,
     upper_bound,
 )
+from xinheng.core.ir.dim_text import parse_dim
 
 Env = Mapping[str, int]
 Pair = tuple[Dim, Callable[[Env], int]]

@@ -10,10 +10,11 @@ import pytest
 from xinheng.conformance.bounds import Bounded
 from xinheng.core.ir import DTYPES, StateType, TensorType, WeightType, evaluate, parse_graph, verify
 from xinheng.core.ir.dtype import float32, round_to
+from xinheng.core.ir.evaluate import bind_unbacked, resolve
 from xinheng.core.ir.types import Type
-from xinheng.core.ops import FAMILIES, OPSET, KVPages
+from xinheng.core.ops import FAMILIES, OPSET
 
-from ...op_cases import CASES, Call, Case
+from ...op_cases import CASES, STATES, STEPWISE, Call, Case
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 
@@ -29,7 +30,7 @@ def calls(case: Case, *kinds: str) -> list[Call]:
 
 def arrays(value: Any) -> list[Any]:
     """The arrays in a result."""
-    return list(value) if isinstance(value, KVPages) else [value]
+    return list(value) if isinstance(value, STATES) else [value]
 
 
 def test_every_op_has_cases() -> None:
@@ -52,18 +53,21 @@ def test_families_list_every_op_once() -> None:
 def test_infer_agrees_with_the_reference(case: Case) -> None:
     for call in calls(case, *FLOATS):
         graph = verify(call.graph())
-        declared = [r.type for node in graph.nodes for r in node.results]
+        declared = [r for node in graph.nodes for r in node.results]
         for result, promised in zip(call.reference(), declared, strict=True):
-            assert_typed(result, promised)
+            sizes: dict[str, int] = {}
+            if isinstance(promised.type, TensorType):
+                bind_unbacked(promised, np.shape(result), sizes)
+            assert_typed(result, promised.type, sizes)
 
 
-def assert_typed(result: Any, promised: Type) -> None:
+def assert_typed(result: Any, promised: Type, sizes: dict[str, int]) -> None:
     """A result of a reference has the promised shape and class of numbers; floats are float64."""
     if isinstance(promised, StateType):
-        assert isinstance(result, KVPages)
+        assert hasattr(result, "_fields")
         return
     assert isinstance(promised, TensorType)
-    assert np.shape(result) == promised.shape
+    assert np.shape(result) == resolve(promised.shape, sizes)
     actual = np.asarray(result).dtype
     if promised.dtype.is_float:
         assert actual == np.float64
@@ -87,24 +91,33 @@ def test_references_run_on_bounded_operands(case: Case) -> None:
 @pytest.mark.parametrize("case", COMPOSITE)
 def test_decompositions_equal_their_reference(case: Case) -> None:
     for call in calls(case, "float64", "float32"):
-        for got, want in zip(expanded(call), call.reference(), strict=True):
-            if case.op == "top_k_top_p_sample":
-                np.testing.assert_array_equal(got, want)
-            else:
-                np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-15 if case.special else 0)
+        for got, want, promised in zip(expanded(call), call.reference(), declared(call), strict=True):
+            # a result that is narrower than its operands is rounded at the end of the decomposition
+            kind = promised.dtype if isinstance(promised, TensorType) else call.kind
+            rtol = 2 * kind.unit_roundoff if kind.is_float and kind.bits < call.kind.bits else 1e-12
+            for g, w in zip(arrays(got), arrays(want), strict=True):
+                np.testing.assert_allclose(g, w, rtol=rtol, atol=1e-15)
 
 
 @pytest.mark.parametrize("case", COMPOSITE)
 def test_decompositions_round_narrow_types_once(case: Case) -> None:
-    for call in calls(case, "float16", "bfloat16") if case.floats else ():
+    for call in calls(case, "float16", "bfloat16") if case.floats and case.op not in STEPWISE else ():
         for got, want in zip(expanded(call), call.reference(), strict=True):
-            np.testing.assert_array_equal(round_to(got, call.kind), round_to(want, call.kind))
+            for g, w in zip(arrays(got), arrays(want), strict=True):
+                np.testing.assert_array_equal(round_to(g, call.kind), round_to(w, call.kind))
 
 
 def expanded(call: Call) -> tuple[Any, ...]:
     """The results of the decomposition, evaluated in float64."""
     graph = verify(call.graph(expanded=True))
-    return tuple(evaluate(graph, call.feeds(TensorType), call.feeds(WeightType))[0].values())
+    outputs, states = evaluate(graph, call.feeds(TensorType), call.feeds(WeightType), call.feeds(StateType))
+    writes = any(isinstance(kind, StateType) for kind in declared(call))
+    return (*outputs.values(), *(states.values() if writes else ()))
+
+
+def declared(call: Call) -> list[Any]:
+    """The types of the results."""
+    return [r.type for r in call.graph().nodes[0].results]
 
 
 @pytest.mark.parametrize("case", ALL)

@@ -1,0 +1,20 @@
+"""Cases of division with a whole quotient."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xinheng.core.ir.dtype import int8, int64, uint8
+
+from .case import case, floats, ints, normal, positive
+
+case("fmod", normal(3, 5, scale=8), positive(3, 5))
+case("fmod", normal(4, 1, scale=8), positive(3), note="broadcast")
+case("fmod", floats([-7.5, 7.5, -7.5, 7.5, 6.0, 0.25]), floats([2.0, -2.0, -2.0, 2.0, 3.0, 4.0]), note="signs")
+case("fmod", floats([1.0, np.inf, 5.0, np.nan]), floats([0.0, 2.0, np.inf, 1.0]), note="special", special=True)
+case("fmod", normal(0, 3), positive(3), note="empty")
+for _name in ("fmod", "trunc_div"):
+    case(_name, ints([[7, -7, 7, -7, 0, 6]]), ints([3, 3, -3, -3, 5, 2]), note="int32")
+    case(_name, ints([2**40 + 7, -(2**40) - 7], int64), ints([10], int64), note="int64")
+    case(_name, ints([255, 7, 0], uint8), ints([2, 8, 3], uint8), note="uint8")
+    case(_name, ints([-128, 127], int8), ints([7, -7], int8), note="int8")
