@@ -136,7 +136,7 @@ class PluginManager:
 
     def _listed(self, name: str) -> PluginRecord:
         entries = self._entries[name]
-        owners = [_owner(entry) for entry in entries]
+        owners = sorted(map(_owner, entries))
         record = PluginRecord(name, *owners[0], status="installed")
         if name in self._disabled:
             return replace(record, status="disabled", error="setting runtime.plugins_disabled lists it")

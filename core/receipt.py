@@ -29,6 +29,28 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Decomposed:
+    """An op that was replaced by simpler ones: how often, and why each kernel of the device did not take it."""
+
+    op: str
+    count: int
+    refused: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """What each run carries from one device to another: how many tensors, and their bytes at the largest sizes.
+
+    `nbytes` is None where a size has no bound.
+    """
+
+    source: str
+    target: str
+    tensors: int
+    nbytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """How the weights of one scheme lie in a device's memory: how many there are, their bytes there and as stored."""
 
@@ -45,9 +67,10 @@ class Receipt:
 
     device: str
     lines: tuple[Line, ...]
-    decomposed: tuple[tuple[str, int], ...] = ()
+    decomposed: tuple[Decomposed, ...] = ()
     layouts: tuple[Layout, ...] = ()
     notes: tuple[str, ...] = ()
+    crossings: tuple[Crossing, ...] = ()
 
     @classmethod
     def of(cls, graph: Any, placement: Iterable[_Choice], device: str) -> Receipt:
@@ -61,6 +84,19 @@ class Receipt:
             Line(op, kernel, where, n, where != device, refused) for (op, kernel, where, refused), n in counts.items()
         ]
         return cls(device, tuple(lines))
+
+    @classmethod
+    def together(cls, device: str, parts: Iterable[Receipt], crossings: Iterable[Crossing]) -> Receipt:
+        """The receipt of a graph that was cut into parts, some of them on other devices than `device`."""
+        counts: dict[Line, int] = {}
+        notes: dict[str, None] = {}
+        for part in parts:
+            for line in part.lines:
+                key = replace(line, count=0, moved=line.device != device)
+                counts[key] = counts.get(key, 0) + line.count
+            notes.update(dict.fromkeys(part.notes))
+        lines = tuple(replace(line, count=n) for line, n in counts.items())
+        return cls(device, lines, notes=tuple(notes), crossings=tuple(crossings))
 
     def with_weight(self, scheme: str, layout: str, nbytes: int, stored: int) -> Receipt:
         """The same receipt with one more prepared weight."""
@@ -97,8 +133,11 @@ class Receipt:
             for where, n in self.by_device().items()
         ]
         text = ", ".join(parts) or "no ops"
-        if self.decomposed:
-            text += "; decomposed: " + ", ".join(f"{op} x{n}" for op, n in self.decomposed)
+        totals: dict[str, int] = {}
+        for entry in self.decomposed:
+            totals[entry.op] = totals.get(entry.op, 0) + entry.count
+        if totals:
+            text += "; decomposed: " + ", ".join(f"{op} x{n}" for op, n in totals.items())
         return text
 
     def to_json(self) -> dict[str, Any]:

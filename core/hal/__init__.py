@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from .backend import API_VERSION, Backend, DeviceInfo, Finding
-from .device import Buffer, Capabilities, Device, DeviceOptions, Done, Event, MemoryStats, Numerics, StateSpace
+from .bucketed import BucketedExecutable
+from .collective import Communicator, LoopbackCommunicator
+from .device import (
+    Buffer,
+    Capabilities,
+    Copied,
+    Device,
+    DeviceOptions,
+    Done,
+    Event,
+    HostCopy,
+    MemoryStats,
+    Numerics,
+    StateSpace,
+)
 from .executable import Bound, Choice, Executable, KernelExecutable, Placement
+from .graph_executable import GraphExecutable
 from .kernel import Kernel, KernelRegistry, Refusal
-from .profile import Profile
+from .partitioned import PartitionedExecutable
+from .profile import Profile, Span
 from .reference import ReferenceDevice
 from .spec import DeviceSpec
 from .weight import WeightPart, WeightSource
@@ -15,9 +31,12 @@ __all__ = [
     "API_VERSION",
     "Backend",
     "Bound",
+    "BucketedExecutable",
     "Buffer",
     "Capabilities",
     "Choice",
+    "Communicator",
+    "Copied",
     "Device",
     "DeviceInfo",
     "DeviceOptions",
@@ -26,15 +45,20 @@ __all__ = [
     "Event",
     "Executable",
     "Finding",
+    "GraphExecutable",
+    "HostCopy",
     "Kernel",
     "KernelExecutable",
     "KernelRegistry",
+    "LoopbackCommunicator",
     "MemoryStats",
     "Numerics",
+    "PartitionedExecutable",
     "Placement",
     "Profile",
     "ReferenceDevice",
     "Refusal",
+    "Span",
     "StateSpace",
     "WeightPart",
     "WeightSource",

@@ -15,7 +15,8 @@ from ..errors import DeviceError
 from ..ir.dtype import DType
 from ..ir.graph import Graph, Node
 from ..ir.types import StateType
-from .kernel import KernelRegistry
+from .collective import Communicator
+from .kernel import Kernel, KernelRegistry, Refusal
 from .weight import WeightSource
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ class Capabilities:
     Args:
         dtypes: the dtypes tensors may have.
         dynamic_shapes: sizes may change from run to run without compiling again.
-        block_sizes: cache block sizes its attention kernels take, best first.
+        block_sizes: cache block sizes its attention kernels take, best first; none means that caches are not paged:
+            each sequence has one block, as long as the longest sequence may be.
+        max_length: the longest sequence its attention kernels take; None for any.
         unified_memory: the host can read a buffer without a copy.
         preferred_dtype: what `dtype = "auto"` computes in.
     """
@@ -42,6 +45,7 @@ class Capabilities:
     block_sizes: tuple[int, ...] = (16, 32, 64, 128)
     unified_memory: bool = False
     preferred_dtype: str = "float32"
+    max_length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class MemoryStats:
 
 @dataclass(frozen=True, slots=True)
 class StateSpace:
-    """How much of a paged state to allocate."""
+    """How much of a state to allocate; of one per sequence, `blocks` counts its slots."""
 
     blocks: int
     block_size: int
@@ -65,6 +69,29 @@ class Event(Protocol):
 
     def wait(self) -> None:
         """Block until everything before this point is done; DeviceError if it failed."""
+
+
+class HostCopy(Protocol):
+    """An array on its way from a device to the host."""
+
+    def wait(self) -> NDArray[Any]:
+        """Block until the copy is complete and return it; DeviceError if what it copies failed."""
+        ...
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The copy; DeviceError while it is not complete, never old numbers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A `HostCopy` that is complete already."""
+
+    array: NDArray[Any]
+
+    def wait(self) -> NDArray[Any]:
+        return self.array
 
 
 @dataclass(slots=True)
@@ -91,11 +118,14 @@ class DeviceOptions:
         threads: host threads to compute with; None lets the backend decide.
         cache_dir: where compiled kernels may be kept.
         numerics: the arithmetic mode and overrides.
+        sharers: processes that compute on this host together; where the backend decides, each takes its part of the
+            threads.
     """
 
     threads: int | None = None
     cache_dir: Path | None = None
     numerics: Numerics = field(default_factory=Numerics)
+    sharers: int = 1
 
 
 class Device(ABC):
@@ -157,9 +187,32 @@ class Device(ABC):
         """An uninitialised tensor buffer."""
         return self.upload(np.zeros(shape, dtype.numpy), dtype)
 
+    def host_list(self, buffer: Buffer) -> NDArray[Any]:
+        """The values of an input that was given as a buffer, for a kernel that reads it on the host.
+
+        Fetching them means that the run waits for the device; DeviceError where that must not happen behind the back
+        of the caller, who then has to give them by `host` of `Bound.run`.
+        """
+        return self.download(buffer)
+
+    def copy_async(self, buffer: Buffer) -> HostCopy:
+        """Start to copy a buffer to the host behind all work given so far; unlike `download` it does not wait."""
+        return Copied(self.download(buffer))
+
+    def crop(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> Buffer:
+        """A tensor of the first `shape` elements of each axis; through the host unless the device can do better."""
+        return self.upload(self.download(buffer)[tuple(map(slice, shape))], dtype)
+
+    def select(self, node: Node, only: str | None = None) -> tuple[Kernel | None, list[Refusal]]:
+        """The kernel that runs a node here, and why better ones were refused; `only` admits one name.
+
+        No kernel runs a node with a tensor on the device of a dtype that `capabilities` does not list.
+        """
+        return self.kernels.select(node, only, self.capabilities.dtypes)
+
     def supports(self, node: Node) -> bool:
         """Whether this device has a kernel for this very node."""
-        return self.kernels.select(node)[0] is not None
+        return self.select(node)[0] is not None
 
     def compile(self, graph: Graph, placement: Placement, bounds: Mapping[str, int]) -> Executable:
         """Make a graph ready to run; `placement` holds the kernel chosen for each node.
@@ -173,6 +226,22 @@ class Device(ABC):
     def close(self) -> None:  # noqa: B027 (nothing to release is a valid answer)
         """Release everything; the device cannot be used afterwards."""
 
-    def communicator(self, group: Sequence[int]) -> Any:
-        """A communicator over the devices of a group of ranks."""
+    def join(self, group: str, rank: int, size: int, address: str) -> None:
+        """Become a rank of a group through the device's own library; returns when all `size` ranks have joined.
+
+        `group` is what collectives of graphs call it. All ranks are given one `address`, such as tcp://host:port.
+        """
         raise DeviceError(f"device {self.spec!r} has no collective library; run it with one rank")
+
+    def connect(self, group: str, communicator: Communicator) -> None:
+        """Become the rank of a group that `communicator` is the end of."""
+        self.__dict__.setdefault("_groups", {})[group] = communicator
+
+    def communicator(self, group: str) -> Communicator:
+        """This device's end of a group; DeviceError if it belongs to none of that name."""
+        groups: dict[str, Communicator] = self.__dict__.get("_groups", {})
+        if group not in groups:
+            raise DeviceError(
+                f"device {self.spec!r} belongs to no group {group!r}; join or connect it before it runs a collective"
+            )
+        return groups[group]

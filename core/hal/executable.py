@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import DeviceError, GraphError, XinhengError
 from ..ir.dim import Expr, symbols
 from ..ir.evaluate import bind_sizes, bind_unbacked, check_sizes, resolve
 from ..ir.graph import Graph, Node, Value
-from ..ir.types import StateType, TensorType, Type, WeightType
+from ..ir.types import TensorType
 from ..ops import FAMILIES
 from ..receipt import Receipt
 from .device import Buffer, Device, Event, StateSpace
+from .graph_executable import GraphExecutable, check_bounds, check_dtype
 from .kernel import Kernel, Refusal
 from .profile import Profile
 from .weight import WeightSource
@@ -43,7 +45,11 @@ class Bound(Protocol):
     """Outputs of the last run; they stay valid until the next one."""
 
     def run(
-        self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None, profile: Profile | None = None
+        self,
+        inputs: Mapping[str, Any],
+        dims: Mapping[str, int] | None = None,
+        profile: Profile | None = None,
+        host: Mapping[str, NDArray[Any]] | None = None,
     ) -> Event:
         """Start one run and return the event of its end.
 
@@ -51,6 +57,8 @@ class Bound(Protocol):
             inputs: numpy arrays of the declared dtypes, or buffers of the device.
             dims: sizes, if the caller knows them already; otherwise they are read off the inputs.
             profile: times each step, waiting for the device after it.
+            host: for inputs given as buffers, the same values as numpy arrays: a run does not have to wait for the
+                device to fetch those that a kernel reads on the host.
 
         Raises:
             GraphError: an input is missing or does not fit, or sizes that must be equal are not.
@@ -79,13 +87,11 @@ class Executable(Protocol):
         ...
 
 
-class KernelExecutable:
+class KernelExecutable(GraphExecutable):
     """Runs the kernels of a graph one after another; everything that can be is resolved when it is made."""
 
     def __init__(self, graph: Graph, device: Device, placement: Placement, bounds: Mapping[str, int]) -> None:
-        self.graph, self.device, self.bounds = graph, device, dict(bounds)
-        self.receipt = Receipt.of(graph, placement, device.spec)
-        self.placement = placement
+        super().__init__(graph, device, placement, bounds)
         self._slot: dict[int, int] = {}
         self._host_slot: dict[int, int] = {}
         self._number_slot: dict[int, int] = {}
@@ -96,6 +102,8 @@ class KernelExecutable:
             (node, choice, self._step(i, node, choice))
             for i, (node, choice) in enumerate(zip(graph.nodes, placement, strict=True))
         ]
+        self.device_slots = self._read_on_device()
+        self.receipt = replace(self.receipt, notes=self._host_notes())
         self.frame: list[Any] = [None] * self._next_slot()
         for value in graph.constants:
             self.frame[self.slot(value)] = device.upload(np.asarray(value.data), value.dtype)
@@ -111,44 +119,34 @@ class KernelExecutable:
         """Slots of host copies by the identity of their value."""
         return self._host_slot
 
-    def uses(self, name: str) -> list[str]:
-        """The ops that read a parameter, once each."""
-        nodes = (n for n in self.graph.nodes if any(v is not None and v.name == name for v in n.operands))
-        return list(dict.fromkeys(node.op.name for node in nodes))
+    def host_readers(self, name: str) -> list[str]:
+        """The kernels that read an input on the host, once each, as "op (kernel)"."""
+        found = [
+            f"{node.op.name} ({choice.kernel.name})"
+            for node, choice, _ in self.steps
+            for operand, value in _named(node)
+            if value.name == name and operand in choice.kernel.host
+        ]
+        return list(dict.fromkeys(found))
 
-    def prepare(self, name: str, source: WeightSource | np.ndarray[Any, Any]) -> Buffer:
-        value = next((p for p in self.graph.parameters if p.name == name), None)
-        if value is None:
-            raise GraphError(f"graph {self.graph.name!r} has no parameter {name!r}")
-        if isinstance(source, WeightSource):
-            if value.type != source.type:
-                raise GraphError(f"parameter {name!r} is {value.type}, its source is {source.type}")
-            buffer = self.device.prepare(source, self.uses(name))
-            layout, held = self.device.layout_of(buffer)
-            self.receipt = self.receipt.with_weight(source.type.scheme, layout, held, source.nbytes)
-            return buffer
-        if not isinstance(value.type, TensorType) or tuple(source.shape) != value.shape:
-            raise GraphError(
-                f"parameter {name!r} is {value.type}, its source is an array of shape {list(source.shape)}"
-            )
-        return self.device.upload(source, value.dtype)
+    def _host_notes(self) -> tuple[str, ...]:
+        names = [v.name for v in self.graph.inputs if id(v) in self._host_slot]
+        if not names:
+            return ()
+        readers = dict.fromkeys(reader for name in names for reader in self.host_readers(name))
+        return (f"{', '.join(readers)} reads {', '.join(names)} on the host; given as buffers, a run waits for them",)
 
-    def allocate_state(self, space: StateSpace | Mapping[str, StateSpace]) -> dict[str, Buffer]:
-        made = {}
-        for state, _ in self.graph.states:
-            assert isinstance(state.type, StateType)
-            if not isinstance(space, StateSpace) and state.name not in space:
-                raise GraphError(f"graph {self.graph.name!r}: no space is given for state {state.name!r}")
-            made[state.name] = self.device.allocate_state(
-                state.type, space if isinstance(space, StateSpace) else space[state.name]
-            )
-        return made
+    def _read_on_device(self) -> frozenset[int]:
+        """The slots of values that some kernel, or the caller, wants on the device."""
+        read = {self.slot(v) for v in self.graph.outputs.values()}
+        for node, choice, _ in self.steps:
+            read.update(self.slot(value) for operand, value in _named(node) if operand not in choice.kernel.host)
+        return frozenset(read)
 
     def bind(self, buffers: Mapping[str, Buffer]) -> KernelBound:
+        self.check_buffers(buffers)
         frame = list(self.frame)
         for value in (*self.graph.parameters, *(s for s, _ in self.graph.states)):
-            if value.name not in buffers:
-                raise GraphError(f"graph {self.graph.name!r}: no buffer for {value.name!r}")
             frame[self.slot(value)] = buffers[value.name]
         fixed = {v.name: buffers[v.name] for v in self.graph.inputs if v.name in buffers}
         return KernelBound(self, frame, fixed)
@@ -170,7 +168,7 @@ class KernelExecutable:
         """One closure that reads operands from a frame, calls the kernel and puts the results back."""
         kernel = choice.kernel
         function = kernel.function.plan(node, self.bounds) if hasattr(kernel.function, "plan") else kernel.function
-        operands, moved = [], []
+        operands = []
         for i, value in enumerate(node.operands):
             declared = node.op.operands[min(i, len(node.op.operands) - 1)]
             if declared.name not in kernel.parameters:
@@ -182,9 +180,6 @@ class KernelExecutable:
             else:
                 slots = self._host_slot if on_host else self._number_slot
                 operands.append(slots.setdefault(id(value), self._next_slot()))
-            moved.append(None if value is None or on_host or number else value.type)
-        if choice.device is not self.device:
-            function = _elsewhere(function, self.device, choice.device, node, moved)
         known = {k: v for k, v in node.attributes.items() if k in kernel.parameters}
         fixed = {k: v for k, v in known.items() if not _symbolic(v)}
         sized = {k: v for k, v in known.items() if _symbolic(v)}
@@ -223,30 +218,32 @@ class KernelBound:
         self._host = {
             v.name: executable.host_slots[id(v)] for v in executable.graph.inputs if id(v) in executable.host_slots
         }
-        self._inputs = [(v.name, executable.slot(v), v.dtype, v.dtype.numpy) for v in executable.graph.inputs]
+        self._inputs = [(v, executable.slot(v)) for v in executable.graph.inputs]
         self.outputs: dict[str, Buffer] = {}
 
     def run(
-        self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None = None, profile: Profile | None = None
+        self,
+        inputs: Mapping[str, Any],
+        dims: Mapping[str, int] | None = None,
+        profile: Profile | None = None,
+        host: Mapping[str, NDArray[Any]] | None = None,
     ) -> Event:
         exe, device = self._exe, self._exe.device
         given = {**self._fixed, **inputs}
-        sizes = bind_sizes(exe.graph, given, dims, self._shape)
-        for name, bound in exe.bounds.items():
-            if sizes.get(name, 0) > bound:
-                raise DeviceError(f"{name} is {sizes[name]}, but the graph was compiled for at most {bound}")
+        sizes = bind_sizes(exe.graph, given, dims, exe.shape_of)
+        check_bounds(exe.bounds, sizes)
         waiting = check_sizes(exe.graph.checks, sizes)
         frame = list(self._frame)
-        for name, slot, dtype, numpy_type in self._inputs:
-            value = given[name]
+        for declared, slot in self._inputs:
+            name, value = declared.name, given[declared.name]
             if isinstance(value, np.ndarray) and not device.owns(value):
-                if value.dtype != numpy_type:
-                    raise GraphError(f"input {name!r} is {value.dtype}, the graph wants {dtype}")
-                frame[slot] = device.upload(value, dtype)
+                check_dtype(declared, value)
+                if slot in exe.device_slots:
+                    frame[slot] = device.upload(value, declared.dtype)
             else:
                 frame[slot] = value
             if name in self._host:
-                frame[self._host[name]] = value if isinstance(value, np.ndarray) else device.download(value)
+                frame[self._host[name]] = self._on_host(name, value if host is None else host.get(name, value))
         for node, choice, step in exe.steps:
             try:
                 if profile is None:
@@ -265,44 +262,23 @@ class KernelBound:
         self.outputs = {name: frame[exe.slot(value)] for name, value in exe.graph.outputs.items()}
         return device.event()
 
-    def _shape(self, value: Any) -> tuple[int, ...]:
+    def _on_host(self, name: str, value: Any) -> NDArray[Any]:
+        """The values of an input that a kernel reads on the host."""
         if isinstance(value, np.ndarray):
-            return value.shape
-        if isinstance(value, list | tuple | int | float | np.generic):
-            raise GraphError(
-                f"inputs are numpy arrays or buffers of {self._exe.device.spec}, not {type(value).__name__}"
-            )
-        return self._exe.device.shape(value)
+            return value
+        try:
+            return self._exe.device.host_list(value)
+        except DeviceError as error:
+            readers = ", ".join(self._exe.host_readers(name))
+            raise DeviceError(f"input {name!r} of {readers}: {error}") from None
 
 
-def _elsewhere(
-    function: Callable[..., Any], home: Device, other: Device, node: Node, kinds: Sequence[Type | None]
-) -> Callable[..., Any]:
-    """A kernel of another device as one of this device: operands and results cross through the host.
-
-    `kinds` has the types of the operands it takes, None for those that are absent, numbers or on the host already.
-    """
-    for kind in (*kinds, *(r.type for r in node.results)):
-        if isinstance(kind, StateType | WeightType):
-            what = "a state" if isinstance(kind, StateType) else "a weight"
-            raise DeviceError(f"op {node.op.name!r} reads {what}, which cannot leave {home.spec!r}")
-    results = [r.type for r in node.results]
-
-    def run(*operands: Any, **attributes: Any) -> Any:
-        moved = []
-        for operand, kind in zip(operands, kinds, strict=True):
-            crossed = other.upload(home.download(operand), kind.dtype) if isinstance(kind, TensorType) else operand
-            moved.append(crossed)
-        made = function(*moved, **attributes)
-        produced = made if isinstance(made, tuple) else (made,)
-        back = [
-            home.upload(other.download(x), kind.dtype)
-            for x, kind in zip(produced, results, strict=True)
-            if isinstance(kind, TensorType)
-        ]
-        return back[0] if len(back) == 1 else tuple(back)
-
-    return run
+def _named(node: Node) -> Iterator[tuple[str, Value]]:
+    """The operands of a node that are there, with the names the op gives them."""
+    last = len(node.op.operands) - 1
+    for i, value in enumerate(node.operands):
+        if value is not None:
+            yield node.op.operands[min(i, last)].name, value
 
 
 def _as_number(node: Node, index: int) -> bool:

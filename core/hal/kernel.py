@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,20 +25,24 @@ class Kernel:
     `function` has the op's operands under the same names in the same order, and its attributes under the same names; it
     may leave out optional ones and is then eligible only where they have their default. Instead of a function it may be
     an object with `plan(node, bounds)`, which returns the function for one node. `host` names operands it wants as
-    numpy arrays; it is eligible where they are inputs of the graph.
+    numpy arrays; it is eligible where they are inputs of the graph. Where a device records a run to replay it, values
+    on the host would be frozen in the record: the planned function of such a kernel has a method `update(host)`, which
+    gets the arrays of these operands by name before each replay.
 
     Tensors come as buffers of the device, also constants; only where an elementwise op combines a scalar constant with
     a tensor, the constant comes as a Python number.
+
+    A device that takes whole graphs has no functions: the kernels its `select` makes only tell the receipt what runs.
     """
 
     op: str
     name: str
-    function: Any
-    dtypes: frozenset[DType] | None
-    when: Condition | None
-    priority: int
-    host: frozenset[str]
-    parameters: frozenset[str]
+    function: Any = None
+    dtypes: frozenset[DType] | None = None
+    when: Condition | None = None
+    priority: int = 0
+    host: frozenset[str] = frozenset()
+    parameters: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +111,17 @@ class KernelRegistry:
         inherited = self._parent.ops() if self._parent is not None else []
         return sorted({*self._kernels, *inherited})
 
-    def select(self, node: Node, only: str | None = None) -> tuple[Kernel | None, list[Refusal]]:
-        """The best kernel that takes a node, and why better ones were refused. `only` admits one name."""
+    def select(
+        self, node: Node, only: str | None = None, known: Container[DType] | None = None
+    ) -> tuple[Kernel | None, list[Refusal]]:
+        """The best kernel that takes a node, and why better ones were refused.
+
+        `only` admits one name; `known` are the dtypes that tensors on the device may have, None for any.
+        """
         refusals: list[Refusal] = []
         for kernel in self.candidates(node.op.name):
             reason = _refusal(kernel, node) if only in (None, kernel.name) else f"the override asks for @{only}"
+            reason = reason or (None if known is None else _unknown_dtype(kernel, node, known))
             if reason is None:
                 return kernel, refusals
             refusals.append(Refusal(kernel.name, reason))
@@ -167,6 +177,16 @@ def _refusal(kernel: Kernel, node: Node) -> str | None:
     if verdict is True:
         return None
     return verdict if isinstance(verdict, str) else "its condition does not hold"
+
+
+def _unknown_dtype(kernel: Kernel, node: Node, known: Container[DType]) -> str | None:
+    """The reason to refuse a tensor that the device cannot hold; operands on the host never get there."""
+    names = [node.op.operands[min(i, len(node.op.operands) - 1)].name for i in range(len(node.operands))]
+    there = [v for name, v in zip(names, node.operands, strict=True) if name not in kernel.host]
+    for value in (*there, *node.results):
+        if value is not None and isinstance(value.type, TensorType) and value.type.dtype not in known:
+            return f"the device has no {value.type.dtype} tensors"
+    return None
 
 
 def _floats(values: Sequence[Value | None]) -> list[DType]:

@@ -14,8 +14,9 @@ from ..ir.evaluate import widen
 from ..ir.graph import Node
 from ..ir.op import Op
 from ..ir.types import StateType, TensorType
-from ..ops import OPSET, KVPages
+from ..ops import OPSET, KVPages, LatentPages, SequenceSlots, among
 from ..schemes import scheme
+from .collective import Communicator
 from .device import Buffer, Capabilities, Device, MemoryStats, StateSpace
 from .host import host_memory
 from .kernel import KernelRegistry
@@ -25,8 +26,9 @@ from .weight import WeightSource
 class ReferenceKernel:
     """Runs one op by its reference on widened operands."""
 
-    def __init__(self, op: Op[..., Any]) -> None:
+    def __init__(self, op: Op[..., Any], device: Device | None = None) -> None:
         self.op = op
+        self.device = device
         self.__name__ = "reference"
 
     def plan(self, node: Node, bounds: Mapping[str, int]) -> Callable[..., Any]:
@@ -35,21 +37,30 @@ class ReferenceKernel:
         reference = self.op.reference
 
         def run(*operands: Any, **attributes: Any) -> Any:
-            with np.errstate(all="ignore"):
+            states = (operand for operand in operands if hasattr(operand, "_fields"))
+            with np.errstate(all="ignore"), among(self._peers(attributes)):
                 raw = reference(*map(widen, operands), **attributes)
                 made = raw if isinstance(raw, tuple) and not hasattr(raw, "_fields") else (raw,)
-                kept = [_close(x, kind) for x, kind in zip(made, kinds, strict=True)]
+                kept = [
+                    cast_to(np.asarray(x), kind.dtype) if isinstance(kind, TensorType) else _kept(next(states), x)
+                    for x, kind in zip(made, kinds, strict=True)
+                ]
             return kept[0] if len(kept) == 1 else tuple(kept)
 
         return run
 
+    def _peers(self, attributes: Mapping[str, Any]) -> dict[str, Communicator]:
+        """The other ranks of the group that an op names, if there are several."""
+        if self.device is None or attributes.get("size", 1) == 1 or "group" not in attributes:
+            return {}
+        return {attributes["group"]: self.device.communicator(attributes["group"])}
 
-def _close(x: Any, kind: Any) -> Any:
-    if isinstance(x, KVPages):
-        target = dtype(kind["scheme"])
-        return KVPages(*(cast_to(np.asarray(pages), target) for pages in x))
-    assert isinstance(kind, TensorType)
-    return cast_to(np.asarray(x), kind.dtype)
+
+def _kept(state: Any, new: Any) -> Any:
+    """A state with new contents in its own memory."""
+    for held, written in zip(state, new, strict=True):
+        held[...] = cast_to(np.asarray(written), _dtype_of(held))
+    return state
 
 
 def write_cache(cache: KVPages, k: Any, v: Any, slots: Any) -> KVPages:
@@ -58,6 +69,12 @@ def write_cache(cache: KVPages, k: Any, v: Any, slots: Any) -> KVPages:
     for pages, new in zip(cache, (k, v), strict=True):
         flat = pages.reshape(-1, *pages.shape[2:])
         flat[np.asarray(slots)[valid]] = cast_to(np.asarray(new)[valid].astype(np.float64), _dtype_of(pages))
+    return cache
+
+
+def write_latent_cache(cache: LatentPages, latent: Any, rope: Any, slots: Any) -> LatentPages:
+    """The same as the reference, in place."""
+    write_cache(KVPages(cache.latent, cache.rope), latent, rope, slots)
     return cache
 
 
@@ -87,16 +104,18 @@ def _dtype_of(array: NDArray[Any]) -> DType:
     return dtype(array.dtype.name)
 
 
-def reference_kernels() -> KernelRegistry:
-    """A registry with a reference kernel for every op of the op set."""
+def reference_kernels(device: Device | None = None) -> KernelRegistry:
+    """A registry with a reference kernel for every op of the op set; collectives go through the groups of `device`."""
     registry = KernelRegistry()
     for op in OPSET.values():
         if op.name == "write_cache":
             registry.register(op, name="reference")(write_cache)
+        elif op.name == "write_latent_cache":
+            registry.register(op, name="reference")(write_latent_cache)
         elif op.name == "paged_attention":
             registry.register(op, name="reference")(paged_attention_planner(op))
         else:
-            registry.register(op, name="reference")(ReferenceKernel(op))
+            registry.register(op, name="reference")(ReferenceKernel(op, device))
     return registry
 
 
@@ -106,7 +125,7 @@ class ReferenceDevice(Device):
     def __init__(self, spec: str = "reference", name: str = "numpy float64 reference") -> None:
         self.spec, self.name = spec, name
         self.capabilities = Capabilities(frozenset(DTYPES.values()), unified_memory=True)
-        self.kernels = reference_kernels()
+        self.kernels = reference_kernels(self)
 
     def upload(self, array: NDArray[Any], dtype: DType) -> Buffer:
         return cast_to(array, dtype) if array.dtype != dtype.numpy else array
@@ -122,11 +141,18 @@ class ReferenceDevice(Device):
         return f"expanded to {buffer.dtype.name}", int(buffer.nbytes)
 
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
-        if type.kind != "paged_kv" or type["scheme"] not in DTYPES:
-            raise DeviceError(f"{self.spec}: no room for {type} here; only dense paged_kv states are known")
-        kind = dtype(type["scheme"])
-        lead = (space.blocks, space.block_size, type["heads"])
+        coding = type["dtype" if type.kind == "sequence_state" else "scheme"]
+        if type.kind not in ("paged_kv", "paged_latent", "sequence_state") or coding not in DTYPES:
+            known = "only dense paged states and those of sequences are known"
+            raise DeviceError(f"{self.spec}: no room for {type} here; {known}")
+        kind = dtype(coding)
+        lead: tuple[int, ...] = (space.blocks, space.block_size)
         try:
+            if type.kind == "sequence_state":
+                return SequenceSlots(np.zeros((space.blocks, *type["shape"]), kind.numpy))
+            if type.kind == "paged_latent":
+                return LatentPages(*(np.zeros((*lead, type[d]), kind.numpy) for d in ("dim", "rope_dim")))
+            lead = (*lead, type["heads"])
             return KVPages(np.zeros((*lead, type["k_dim"]), kind.numpy), np.zeros((*lead, type["v_dim"]), kind.numpy))
         except MemoryError:
             raise OutOfMemory(

@@ -11,7 +11,7 @@ from xinheng.core.compiler import compile
 from xinheng.core.hal import ReferenceDevice, WeightPart, WeightSource
 from xinheng.core.ir import Builder, TensorType, WeightType, sym
 from xinheng.core.ir.dtype import float32
-from xinheng.core.receipt import Layout, Line, Receipt
+from xinheng.core.receipt import Decomposed, Layout, Line, Receipt
 from xinheng.core.schemes import scheme
 
 from .toy import Toy
@@ -39,10 +39,10 @@ def test_an_empty_graph() -> None:
 
 def test_plain_data() -> None:
     line = Line("exp", "k", "toy:0", 2, False, (("fast", "not today"),))
-    receipt = Receipt("toy:0", (line,), (("silu", 1),), notes=("a note",))
+    receipt = Receipt("toy:0", (line,), (Decomposed("silu", 1, (("k", "no"),)),), notes=("a note",))
     data = json.loads(json.dumps(receipt.to_json()))
     assert data["lines"][0]["refused"] == [["fast", "not today"]]
-    assert data["decomposed"] == [["silu", 1]]
+    assert data["decomposed"] == [{"op": "silu", "count": 1, "refused": [["k", "no"]]}]
     assert data["notes"] == ["a note"]
 
 

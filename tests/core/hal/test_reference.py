@@ -61,11 +61,16 @@ def test_caches_are_written_in_place_and_read_where_told() -> None:
     assert pages.k.reshape(-1, 2)[5].tolist() == [1 + 2.0**-7] * 2
 
 
-@pytest.mark.parametrize(
-    "state", [paged_latent(4, 2, "float32"), sequence_state((2,), float32), paged_kv(1, 32, 32, "q8_0")]
-)
+def test_latents_and_states_of_sequences_are_zero() -> None:
+    latent = DEVICE.allocate_state(paged_latent(4, 2, "float16"), StateSpace(3, 8))
+    assert [(x.shape, x.dtype.name) for x in latent] == [((3, 8, 4), "float16"), ((3, 8, 2), "float16")]
+    (memory,) = DEVICE.allocate_state(sequence_state((2, 5), float32), StateSpace(3, 1))
+    assert (memory.shape, memory.dtype, memory.any()) == ((3, 2, 5), np.float32, False)
+
+
+@pytest.mark.parametrize("state", [paged_latent(4, 2, "q4_0"), paged_kv(1, 32, 32, "q8_0")])
 def test_other_states_are_refused(state: Any) -> None:
-    with pytest.raises(DeviceError, match="only dense paged_kv states are known"):
+    with pytest.raises(DeviceError, match="only dense paged states and those of sequences are known"):
         DEVICE.allocate_state(state, StateSpace(1, 1))
 
 
@@ -92,7 +97,7 @@ def test_memory_and_events() -> None:
 
 def test_what_a_plain_device_answers() -> None:
     with pytest.raises(DeviceError, match="device 'reference' has no collective library; run it with one rank"):
-        DEVICE.communicator([0, 1])
+        DEVICE.join("tp", 0, 2, "tcp://127.0.0.1:1")
     assert DEVICE.empty((2, 3), bfloat16).shape == (2, 3)
     b = Builder()
     ops.exp(b.input("x", TensorType(float32, (1,))))
