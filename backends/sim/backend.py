@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from xinheng.core.errors import DeviceError, nearest
-from xinheng.core.hal import Backend, Device, DeviceInfo, DeviceOptions, DeviceSpec, ReferenceDevice
+from xinheng.core.hal import Backend, Device, DeviceInfo, DeviceOptions, DeviceSpec
 
-PROFILES = {"exact": "every op in float64, each result rounded once"}
-"""The simulated chips by name."""
+from .profiles import PROFILES
 
 
 class SimBackend(Backend):
@@ -19,7 +18,7 @@ class SimBackend(Backend):
     priority: ClassVar[int] = -100
 
     def probe(self) -> list[DeviceInfo]:
-        return [DeviceInfo(f"sim:{word}", text, emulated=True) for word, text in PROFILES.items()]
+        return [DeviceInfo(f"sim:{word}", profile.text, emulated=True) for word, profile in PROFILES.items()]
 
     def open(self, spec: DeviceSpec, options: DeviceOptions | None = None) -> Device:
         word = spec.word or "exact"
@@ -27,4 +26,5 @@ class SimBackend(Backend):
             raise DeviceError(
                 f"device {spec} does not exist{nearest(word, list(PROFILES))}; known: {', '.join(PROFILES)}"
             )
-        return ReferenceDevice(f"sim:{word}", PROFILES[word])
+        profile = PROFILES[word]
+        return profile.make(f"sim:{word}", profile.text)

@@ -1,0 +1,113 @@
+"""A simulated device: opaque buffers, a private cache layout, and limits that a profile sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xinheng.core.errors import DeviceError, OutOfMemory, XinhengError
+from xinheng.core.hal import Buffer, Capabilities, MemoryStats, ReferenceDevice, StateSpace, WeightSource
+from xinheng.core.hal.device import Device
+from xinheng.core.hal.host import host_memory
+from xinheng.core.ir.dtype import DTYPES, DType, bfloat16, cast_to, dtype
+from xinheng.core.ir.types import StateType
+
+from .cache import SimCache
+from .cache_layouts import AsDeclared, CacheLayout
+from .handles import SimState, SimTensor, SimWeight
+from .kernels import Launch, sim_kernels
+from .weights import converted, foreign_dtype
+
+
+class SimDevice(Device):
+    """Computes every op by its reference, as `sim:exact` does, so that its numbers are the same; all else may differ.
+
+    Args:
+        layout: how paged caches lie in memory.
+        without: dtypes that no tensor, cache or weight may have.
+        host: by op, the operands that its kernel wants as host lists.
+        capabilities: what else differs from the defaults of `Capabilities`.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        name: str,
+        *,
+        layout: type[CacheLayout] = AsDeclared,
+        without: Sequence[DType] = (),
+        host: Mapping[str, Sequence[str]] | None = None,
+        **capabilities: Any,
+    ) -> None:
+        self.spec, self.name, self.layout = spec, name, layout
+        kinds = frozenset(DTYPES.values()) - frozenset(without)
+        self.capabilities = Capabilities(kinds, unified_memory=True, **capabilities)
+        self.kernels = sim_kernels(self, host or {})
+        self._oracle = ReferenceDevice(spec, name)
+
+    def launch(self, launch: Launch) -> None:
+        """Compute one kernel call; devices that defer or record do so here."""
+        for tensor, array in zip(launch.made, launch.compute(), strict=True):
+            tensor.put(array)
+
+    def upload(self, array: NDArray[Any], dtype: DType) -> Buffer:
+        self.require(dtype)
+        copy = np.array(array) if array.dtype == dtype.numpy else cast_to(array, dtype)
+        return SimTensor(self, dtype, copy)
+
+    def download(self, buffer: Buffer) -> NDArray[Any]:
+        return np.array(self.mine(buffer).array)
+
+    def host_list(self, buffer: Buffer) -> NDArray[Any]:
+        raise DeviceError(
+            f"{self.spec} wants a host list and got a buffer; give a numpy array, or the same values beside the buffer "
+            "by `host` of run"
+        )
+
+    def mine(self, buffer: Buffer) -> SimTensor:
+        """A tensor, after checking that it is one of this device; DeviceError if not."""
+        if not isinstance(buffer, SimTensor):
+            raise DeviceError(f"{self.spec}: a {type(buffer).__name__} is no tensor buffer of this device")
+        if buffer.home is not self:
+            raise DeviceError(f"{self.spec}: a tensor of {buffer.home.spec} was given; move it through the host")
+        return buffer
+
+    def require(self, kind: DType) -> None:
+        """DeviceError, with what to use instead, if this device has no such dtype."""
+        if kind not in self.capabilities.dtypes:
+            narrow = "a dtype of at most 32 bits, int32 for ids"
+            advice = "runtime.dtype float16 or float32" if kind is bfloat16 else narrow
+            raise DeviceError(f"{self.spec} has no {kind} tensors; use {advice}")
+
+    def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
+        lacking = foreign_dtype(source, self.capabilities.dtypes)
+        if lacking is not None:
+            return SimWeight(self, *converted(source, lacking, self.spec))
+        values = self._oracle.prepare(source, uses)
+        return SimWeight(self, values, self._oracle.layout_of(values)[0])
+
+    def layout_of(self, buffer: Buffer) -> tuple[str, int]:
+        return buffer.layout, int(buffer.array.nbytes)
+
+    def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
+        if type.kind not in ("paged_kv", "paged_latent") or type["scheme"] not in DTYPES:
+            return SimState(self, self._oracle.allocate_state(type, space))
+        self.require(dtype(type["scheme"]))
+        longest = self.capabilities.max_length
+        if longest is not None and not self.capabilities.block_sizes and space.block_size > longest:
+            raise DeviceError(f"{self.spec}: a region of {space.block_size} tokens is longer than the most, {longest}")
+        try:
+            return SimState(self, SimCache(type, space, self.layout))
+        except MemoryError:
+            raise OutOfMemory(f"{self.spec}: no room for {space.blocks} blocks; lower engine.cache_memory") from None
+        except XinhengError as error:
+            raise DeviceError(f"{self.spec}: {error}") from None
+
+    def shape(self, buffer: Buffer) -> tuple[int, ...]:
+        return tuple(self.mine(buffer).array.shape)
+
+    def memory(self) -> MemoryStats:
+        return host_memory()
