@@ -23,6 +23,7 @@ from .hub import Store, resolve
 from .kv_cache import KVCache
 from .loading import load_runner, peak_memory
 from .models import Model, open_model
+from .parallel import ParallelRunner
 from .request import RequestOutput, SamplingParams
 from .runner import ModelRunner, Progress
 from .runner_handle import InProcessRunner, RunnerHandle, SubprocessRunner
@@ -72,9 +73,10 @@ class LLM:
         self.load_seconds = time.perf_counter() - start
 
     def _load(self, progress: Progress | None) -> RunnerHandle:
-        if self.settings.runner == "subprocess":
+        parallel = self.settings.tensor_parallel_size > 1
+        if parallel or self.settings.runner == "subprocess":
             self.model: Model = open_model(self.path)
-            return SubprocessRunner(self.path, self.runtime, self.settings)
+            return (ParallelRunner if parallel else SubprocessRunner)(self.path, self.runtime, self.settings)
         loaded = load_runner(self.path, self.runtime, self.settings, progress)
         self.model, self.model_runner, self.memory_baseline = loaded.model, loaded.runner, loaded.memory_before
         return InProcessRunner(self.model_runner)
@@ -205,7 +207,9 @@ class LLM:
 
     def _runner(self) -> ModelRunner:
         if self.model_runner is None:
-            raise XinhengError("the model runs in another process; set engine.runner to inprocess for this call")
+            raise XinhengError(
+                "the model runs in another process; set engine.runner to inprocess for this call, with one rank"
+            )
         return self.model_runner
 
     def close(self) -> None:

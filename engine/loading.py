@@ -11,8 +11,10 @@ from xinheng.core.hal import Device, DeviceOptions, Numerics, ReferenceDevice
 from xinheng.core.plugins import PluginManager
 from xinheng.core.settings import RuntimeSettings
 
+from .layers import WHOLE
 from .models import Model, open_model
 from .runner import ModelRunner, Progress
+from .seat import Seat
 from .settings import EngineSettings
 
 
@@ -24,16 +26,18 @@ class Devices:
     fallback: Device | None
 
 
-def open_devices(runtime: RuntimeSettings) -> Devices:
-    """Open what the settings name.
+def open_devices(runtime: RuntimeSettings, seat: Seat | None = None) -> Devices:
+    """Open what the settings name; with a seat, the device of its rank, which then meets those of the others.
 
     Raises:
         PluginError, DeviceError: a device cannot be opened; the message says what is missing.
     """
     manager = PluginManager(disabled=runtime.plugins_disabled)
     numerics = Numerics(runtime.numerics, runtime.overrides)
-    options = DeviceOptions(runtime.threads, runtime.cache_dir, numerics)
-    main = manager.open(runtime.device, options)
+    options = DeviceOptions(runtime.threads, runtime.cache_dir, numerics, seat.ranks if seat else 1)
+    main = manager.open(seat.device(runtime.device) if seat else runtime.device, options)
+    if seat is not None:
+        seat.join(main)
     if runtime.fallback == "error":
         return Devices(main, None)
     return Devices(main, ReferenceDevice() if runtime.fallback == "reference" else manager.open("cpu", options))
@@ -49,13 +53,20 @@ class Loaded:
 
 
 def load_runner(
-    path: Path, runtime: RuntimeSettings, settings: EngineSettings, progress: Progress | None = None
+    path: Path,
+    runtime: RuntimeSettings,
+    settings: EngineSettings,
+    progress: Progress | None = None,
+    seat: Seat | None = None,
 ) -> Loaded:
-    """Open a device and the model at `path`, and make a runner of both."""
-    devices = open_devices(runtime)
+    """Open a device and the model at `path`, and make a runner of both; with a seat, of the shard of its rank."""
+    devices = open_devices(runtime, seat)
     before = resident_memory()
     model = open_model(path)
-    runner = ModelRunner(model, devices.main, runtime, settings, fallback=devices.fallback, progress=progress)
+    shard = seat.shard if seat else WHOLE
+    runner = ModelRunner(
+        model, devices.main, runtime, settings, fallback=devices.fallback, progress=progress, shard=shard
+    )
     return Loaded(model, runner, before)
 
 

@@ -21,6 +21,8 @@ from xinheng.core.settings import RuntimeSettings
 
 from .batch import Batch, BatchResult
 from .kv_cache import CacheGroup
+from .layers import WHOLE, Shard
+from .layers.shard import GROUP
 from .models import Model
 from .sampler import Sampler
 from .settings import EngineSettings
@@ -59,20 +61,22 @@ class ModelRunner:
         *,
         fallback: Device | None = None,
         progress: Progress | None = None,
+        shard: Shard = WHOLE,
     ) -> None:
-        """Build, compile, load the weights and allocate the cache.
+        """Build, compile, load the weights and allocate the cache; of a shard, `device` must have joined the ranks.
 
         Raises:
             ModelError: the model does not fit its checkpoint.
             UnsupportedOp: the device cannot run some op and there is no fallback.
             SettingsError: a setting is impossible here, or the cache memory holds not even one block.
         """
-        self.device, self.settings, self.config = device, settings, model.config
+        self.device, self.settings, self.config, self.shard = device, settings, model.config, shard
         numerics = Numerics(runtime.numerics, runtime.overrides)
         kind, cache = dtypes_of(device, runtime, settings)
-        self.program = model.build(kind, cache.name)
+        self.program = model.build(kind, cache.name, shard)
+        self.block_size, self.max_model_len = cache_shape(device, settings, self.config.max_position)
         tokens = settings.max_num_batched_tokens
-        bounds = {"tokens": tokens, "seqs": settings.max_num_seqs, "rows": tokens}
+        bounds = size_bounds(self.program.groups, settings, self.block_size, self.max_model_len)
         self.executable = compile(self.program.graph, device, bounds=bounds, fallback=fallback, numerics=numerics)
         self._load(model, progress)
         self.sampler = Sampler(device, self.config.vocab_size, tokens, fallback, numerics)
@@ -85,21 +89,13 @@ class ModelRunner:
         for done, value in enumerate(parameters):
             if progress is not None:
                 progress("loading weights", done, len(parameters))
-            self._buffers[value.name] = self.executable.prepare(value.name, model.parameter(value))
+            self._buffers[value.name] = self.executable.prepare(value.name, model.parameter(self.program, value))
         if progress is not None:
             progress("loading weights", len(parameters), len(parameters))
 
     def _info(self, runtime: RuntimeSettings, kind: str) -> RunnerInfo:
-        settings, capabilities = self.settings, self.device.capabilities
-        size = settings.block_size or capabilities.block_sizes[0]
-        if size not in capabilities.block_sizes:
-            allowed = ", ".join(map(str, capabilities.block_sizes))
-            raise SettingsError(f"engine.block_size is {size}; {self.device.spec} takes {allowed}")
-        longest = settings.max_model_len or self.config.max_position
-        if longest > self.config.max_position:
-            made = self.config.max_position
-            raise SettingsError(f"engine.max_model_len is {longest}; the model was made for {made} tokens")
-        blocks = cache_blocks(self.program.groups, size, longest, settings, self._cache_memory())
+        size, longest = self.block_size, self.max_model_len
+        blocks = cache_blocks(self.program.groups, size, longest, self.settings, self._cache_memory())
         return RunnerInfo(
             device=self.device.spec,
             device_name=self.device.name,
@@ -117,8 +113,9 @@ class ModelRunner:
 
     def _cache_memory(self) -> int:
         if self.settings.cache_memory is not None:
-            return self.settings.cache_memory
-        share = 0.25 if self.device.capabilities.unified_memory else 0.9
+            return self.settings.cache_memory // self.shard.ranks
+        # ranks on host memory all see the same
+        share = 0.25 / self.shard.ranks if self.device.capabilities.unified_memory else 0.9
         return int(self.device.memory().available * share)
 
     def _bind(self) -> None:
@@ -165,7 +162,39 @@ class ModelRunner:
         if self._buffers:
             self._buffers.clear()
             del self._bound
+            if self.shard.ranks > 1:
+                self.device.communicator(GROUP).close()
             self.device.close()
+
+
+def size_bounds(groups: tuple[CacheGroup, ...], settings: EngineSettings, block: int, longest: int) -> dict[str, int]:
+    """The largest value of each size in the graph of a step; tables are as wide as the longest sequence needs."""
+    tokens = settings.max_num_batched_tokens
+    tables = {f"blocks_{group.name}": -(-longest // block) for group in groups}
+    return {"tokens": tokens, "seqs": settings.max_num_seqs, "rows": tokens, **tables}
+
+
+def cache_shape(device: Device, settings: EngineSettings, longest: int) -> tuple[int, int]:
+    """Tokens per cache block, and the longest sequence; the model was made for `longest` tokens.
+
+    A device without block sizes gets one block per sequence.
+
+    Raises:
+        SettingsError: a setting asks for more than the model or the device can do, or for blocks it does not take.
+    """
+    capabilities = device.capabilities
+    asked = settings.max_model_len or min(longest, capabilities.max_length or longest)
+    if asked > longest:
+        raise SettingsError(f"engine.max_model_len is {asked}; the model was made for {longest} tokens")
+    if capabilities.max_length is not None and asked > capabilities.max_length:
+        raise SettingsError(
+            f"engine.max_model_len is {asked}; {device.spec} takes sequences of at most {capabilities.max_length}"
+        )
+    sizes = capabilities.block_sizes or (asked,)
+    size = settings.block_size or sizes[0]
+    if size not in sizes:
+        raise SettingsError(f"engine.block_size is {size}; {device.spec} takes {', '.join(map(str, sizes))}")
+    return size, asked
 
 
 def dtypes_of(device: Device, runtime: RuntimeSettings, settings: EngineSettings) -> tuple[DType, DType]:
@@ -190,8 +219,9 @@ def dtypes_of(device: Device, runtime: RuntimeSettings, settings: EngineSettings
 def block_bytes(group: CacheGroup, block_size: int) -> int:
     """Bytes of one block of a group, over all its layers."""
     state: StateType = group.state
-    row = scheme(state["scheme"]).row_bytes(state["k_dim"]) + scheme(state["scheme"]).row_bytes(state["v_dim"])
-    return len(group.layers) * block_size * int(state["heads"]) * row
+    heads, widths = (state["heads"], ("k_dim", "v_dim")) if state.kind == "paged_kv" else (1, ("dim", "rope_dim"))
+    row = sum(scheme(state["scheme"]).row_bytes(state[width]) for width in widths)
+    return len(group.layers) * block_size * int(heads) * row
 
 
 def cache_blocks(

@@ -26,6 +26,7 @@ from xinheng.core.settings import RuntimeSettings
 from .batch import Batch, BatchResult
 from .kv_cache import CacheGroup
 from .runner import ModelRunner, RunnerInfo
+from .seat import Seat
 from .settings import EngineSettings
 
 READY, BATCH, RESULT, ERROR = b"I", b"B", b"R", b"E"
@@ -90,15 +91,16 @@ class InProcessRunner:
         self.runner.close()
 
 
-class SubprocessRunner:
-    """A runner in a process of its own, which may hang or die without taking the engine with it."""
+class RunnerProcess:
+    """A process that loads a model, or a shard of it, and then answers batches."""
 
-    def __init__(self, path: Path, runtime: RuntimeSettings, settings: EngineSettings) -> None:
-        """Start the process and wait until the model is loaded; its errors are raised here as they were there."""
+    def __init__(
+        self, path: Path, runtime: RuntimeSettings, settings: EngineSettings, seat: Seat | None = None
+    ) -> None:
+        """Start the process and tell it what to load; its answer to message 1 comes when it has."""
         self._timeout = settings.runner_timeout
         self._failure: DeviceError | None = None
         self._serial = self._answered = 0
-        self._pending: deque[int] = deque()
         self._frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         self._socket, theirs = socket.socketpair()
         with theirs:
@@ -112,23 +114,18 @@ class SubprocessRunner:
             "path": str(path),
             "runtime": runtime.model_dump(mode="json"),
             "engine": settings.model_dump(mode="json"),
+            "seat": asdict(seat) if seat else None,
         }
         try:
-            self._send(READY, json.dumps(start).encode())
-            self.info = info_from_json(json.loads(self._receive(READY, self._serial)))
+            self.send(READY, json.dumps(start).encode())
         except BaseException:
-            self._end()
+            self.end()
             raise
 
-    def submit(self, batch: Batch) -> None:
-        self._send(BATCH, batch.to_bytes())
-        self._pending.append(self._serial)
-
-    def collect(self) -> BatchResult:
-        return BatchResult.from_bytes(self._receive(RESULT, self._pending.popleft()))
-
-    def discard(self) -> None:
-        self._pending.clear()
+    @property
+    def failed(self) -> bool:
+        """Whether the process is gone."""
+        return self._failure is not None
 
     def _read(self) -> None:
         """A thread, since an interrupt of the main thread must not lose half a message."""
@@ -140,7 +137,8 @@ class SubprocessRunner:
                 pass  # the socket is gone: the same as the end of the stream
         self._frames.put(None)
 
-    def _send(self, kind: bytes, payload: bytes) -> None:
+    def send(self, kind: bytes, payload: bytes) -> int:
+        """Send a message and return its number; DeviceError if the process does not take it."""
         if self._failure is not None:
             raise self._failure
         self._serial += 1
@@ -153,15 +151,23 @@ class SubprocessRunner:
         except BaseException:
             self._fail("the runner process was ended, since a message to it was interrupted")
             raise
+        return self._serial
 
     def _receive(self, expected: bytes, serial: int) -> bytearray:
+        payload = self.poll(expected, serial, self._timeout)
+        if payload is None:
+            raise self._fail(f"the runner process has not answered for {self._timeout:g} s and was ended")
+        return payload
+
+    def poll(self, expected: bytes, serial: int, timeout: float) -> bytearray | None:
+        """The answer to a message, None if it has not come in time."""
         if self._failure is not None:
             raise self._failure
         while True:
             try:
-                frame = self._frames.get(timeout=self._timeout)
+                frame = self._frames.get(timeout=timeout)
             except queue.Empty:
-                raise self._fail(f"the runner process has not answered for {self._timeout:g} s and was ended") from None
+                return None
             if frame is None:
                 raise self._died()
             kind, self._answered, payload = frame
@@ -184,10 +190,11 @@ class SubprocessRunner:
     def _fail(self, message: str) -> DeviceError:
         """End the process; whatever is asked of it from now on gives this error."""
         self._failure = DeviceError(message)
-        self._end()
+        self.end()
         return self._failure
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
         with self._socket, suppress(OSError):  # it may be gone already
@@ -202,6 +209,29 @@ class SubprocessRunner:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE)
         self._fail("the runner process has been closed")
+
+
+class SubprocessRunner(RunnerProcess):
+    """A runner in a process of its own, which may hang or die without taking the engine with it."""
+
+    def __init__(self, path: Path, runtime: RuntimeSettings, settings: EngineSettings) -> None:
+        """Start the process and wait until the model is loaded; its errors are raised here as they were there."""
+        super().__init__(path, runtime, settings)
+        self._pending: deque[int] = deque()
+        try:
+            self.info = info_from_json(json.loads(self._receive(READY, self._serial)))
+        except BaseException:
+            self.end()
+            raise
+
+    def submit(self, batch: Batch) -> None:
+        self._pending.append(self.send(BATCH, batch.to_bytes()))
+
+    def collect(self) -> BatchResult:
+        return BatchResult.from_bytes(self._receive(RESULT, self._pending.popleft()))
+
+    def discard(self) -> None:
+        self._pending.clear()
 
 
 def _start(connection: int) -> subprocess.Popen[bytes]:

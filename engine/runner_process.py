@@ -26,6 +26,7 @@ from .runner_handle import (
     read_frame,
     write_frame,
 )
+from .seat import Seat
 from .settings import EngineSettings
 
 
@@ -68,7 +69,8 @@ def serve(stream: ByteStream) -> int:
 def _load(payload: bytearray) -> ModelRunner:
     start = json.loads(payload)
     runtime, settings = RuntimeSettings(**start["runtime"]), EngineSettings(**start["engine"])
-    return load_runner(Path(start["path"]), runtime, settings).runner
+    seat = Seat(**start["seat"]) if start["seat"] else None
+    return load_runner(Path(start["path"]), runtime, settings, seat=seat).runner
 
 
 def _told(error: XinhengError) -> bytes:

@@ -46,6 +46,12 @@ class EngineSettings(Settings):
     block_size: Annotated[
         int | None, Field(ge=1, description="tokens per cache block; unset: what the device likes best")
     ] = None
+    tensor_parallel_size: Annotated[
+        int,
+        Field(
+            ge=1, description="ranks that share the layers of a model; each is a subprocess with a device of its own"
+        ),
+    ] = 1
     runner: Annotated[
         Literal["inprocess", "subprocess"],
         Field(description="where the model runs; a subprocess can be watched and ended"),

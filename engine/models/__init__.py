@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .config import ModelConfig
+from ..layers import ModelConfig, ModelProgram
 from .model import Model, open_model
-from .program import ModelProgram
 
 __all__ = ["Model", "ModelConfig", "ModelProgram", "open_model"]

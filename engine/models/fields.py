@@ -33,6 +33,18 @@ class Fields:
             raise ModelError(f"{self.where}: {names[0]} is {value!r}, it must be an object")
         return value
 
+    def flag(self, *names: str, default: Any = ...) -> bool:
+        """True or false."""
+        value = self.get(*names, default=default)
+        if not isinstance(value, bool):
+            raise ModelError(f"{self.where}: {names[0]} is {value!r}, it must be true or false")
+        return value
+
+    def count(self, *names: str, default: Any = ...) -> int:
+        """An integer that may be zero."""
+        value = self.get(*names, default=default)
+        return 0 if value == 0 and not isinstance(value, bool) else self.size(*names, default=default)
+
     def size(self, *names: str, default: Any = ...) -> int:
         """A positive integer."""
         value = self.get(*names, default=default)

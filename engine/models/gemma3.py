@@ -11,14 +11,23 @@ from typing import Any
 
 from xinheng.core import ops
 from xinheng.core.errors import ModelError
-from xinheng.core.ir import DType, Value
+from xinheng.core.ir import DType
 from xinheng.core.ir.dtype import round_to
 
+from ..layers import (
+    WHOLE,
+    ModelConfig,
+    ModelContext,
+    ModelProgram,
+    Shard,
+    gated_mlp,
+    grouped_query_attention,
+    layer_pattern,
+    rope_tables,
+)
 from ..weights import Checkpoint
-from .config import ModelConfig, layer_pattern
 from .fields import Fields, ids
-from .program import ModelContext, ModelProgram
-from .rope import Rope, rope_tables
+from .rope_parameters import read_rope_parameters
 
 OFFSET_NORMS = True
 """Hugging Face files store norm weights as an offset from one; GGUF files already hold the sum."""
@@ -56,14 +65,15 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
         vocab_size=fields.size("vocab_size"),
         max_position=fields.size("max_position_embeddings", default=131072),
         rms_norm_eps=fields.number("rms_norm_eps", default=1e-6),
-        rope=Rope.read(full, 1e6, head_dim),
-        local_rope=Rope.read(local, 1e4, head_dim),
+        rope=read_rope_parameters(full, 1e6, head_dim),
+        local_rope=read_rope_parameters(local, 1e4, head_dim),
         layer_types=tuple(types) if types else layer_pattern(layers, fields.size("sliding_window_pattern", default=6)),
         sliding_window=fields.size("sliding_window", default=4096),
         attention_scale=fields.number("query_pre_attn_scalar", default=256) ** -0.5,
         hidden_act="gelu_tanh",
-        attention_bias=bool(fields.get("attention_bias", default=False)),
-        tie_word_embeddings=bool(fields.get("tie_word_embeddings", default=True)),
+        attention_bias=fields.flag("attention_bias", default=False),
+        output_bias=fields.flag("attention_bias", default=False),
+        tie_word_embeddings=fields.flag("tie_word_embeddings", default=True),
         attn_softcap=fields.optional_number("attn_logit_softcapping"),
         final_softcap=fields.optional_number("final_logit_softcapping"),
         eos_ids=ids(fields.get("eos_token_id", default=None)),
@@ -92,8 +102,8 @@ def from_gguf(metadata: Mapping[str, Any], checkpoint: Checkpoint) -> ModelConfi
         vocab_size=checkpoint.shape("model.embed_tokens.weight")[0],
         max_position=fields.size("gemma3.context_length"),
         rms_norm_eps=fields.number("gemma3.attention.layer_norm_rms_epsilon"),
-        rope=Rope.read(full, fields.number("gemma3.rope.freq_base", default=1e6), head_dim),
-        local_rope=Rope.read({}, fields.number("gemma3.rope.freq_base_swa", default=1e4), head_dim),
+        rope=read_rope_parameters(full, fields.number("gemma3.rope.freq_base", default=1e6), head_dim),
+        local_rope=read_rope_parameters({}, fields.number("gemma3.rope.freq_base_swa", default=1e4), head_dim),
         layer_types=layer_pattern(layers, fields.size("gemma3.attention.sliding_window_pattern", default=6)),
         sliding_window=fields.size("gemma3.attention.sliding_window"),
         attention_scale=scalar**-0.5,
@@ -106,9 +116,11 @@ def from_gguf(metadata: Mapping[str, Any], checkpoint: Checkpoint) -> ModelConfi
     )
 
 
-def build(config: ModelConfig, checkpoint: Checkpoint, dtype: DType, cache_scheme: str) -> ModelProgram:
+def build(
+    config: ModelConfig, checkpoint: Checkpoint, dtype: DType, cache_scheme: str, shard: Shard = WHOLE
+) -> ModelProgram:
     """The graph of one step."""
-    m = ModelContext(config, checkpoint, dtype, cache_scheme)
+    m = ModelContext(config, checkpoint, dtype, cache_scheme, shard)
     assert config.local_rope is not None
     tables = {
         "full_attention": rope_tables(m.positions, config.rope.frequencies()),
@@ -118,29 +130,10 @@ def build(config: ModelConfig, checkpoint: Checkpoint, dtype: DType, cache_schem
     x = ops.mul(m.embed(), float(round_to(math.sqrt(config.hidden_size), dtype)))
     for layer in range(config.num_layers):
         prefix = f"model.layers.{layer}"
-        h = attention(m, layer, m.norm(x, f"{prefix}.input_layernorm"), tables[config.layer_types[layer]])
+        normed = m.norm(x, f"{prefix}.input_layernorm")
+        h = grouped_query_attention(m, layer, normed, tables[config.layer_types[layer]], head_norms=True)
         x = ops.add(x, m.norm(h, f"{prefix}.post_attention_layernorm"))
-        h = mlp(m, f"{prefix}.mlp", m.norm(x, f"{prefix}.pre_feedforward_layernorm"))
+        normed = m.norm(x, f"{prefix}.pre_feedforward_layernorm")
+        h = gated_mlp(m, f"{prefix}.mlp", normed, config.intermediate_size)
         x = ops.add(x, m.norm(h, f"{prefix}.post_feedforward_layernorm"))
     return m.finish(x)
-
-
-def attention(m: ModelContext, layer: int, x: Value, tables: tuple[Value, Value]) -> Value:
-    """Self-attention with normed queries and keys: [tokens, hidden] to [tokens, hidden]."""
-    config, prefix = m.config, f"model.layers.{layer}.self_attn"
-    heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
-    q = m.heads(m.linear(x, f"{prefix}.q_proj", heads * width, config.attention_bias), heads)
-    k = m.heads(m.linear(x, f"{prefix}.k_proj", kv_heads * width, config.attention_bias), kv_heads)
-    v = m.heads(m.linear(x, f"{prefix}.v_proj", kv_heads * width, config.attention_bias), kv_heads)
-    q = ops.rotary_embedding(m.norm(q, f"{prefix}.q_norm"), *tables, interleaved=config.interleaved)
-    k = ops.rotary_embedding(m.norm(k, f"{prefix}.k_norm"), *tables, interleaved=config.interleaved)
-    out = ops.reshape(m.attend(layer, q, k, v), shape=(m.tokens, heads * width))
-    return m.linear(out, f"{prefix}.o_proj", config.hidden_size, config.attention_bias)
-
-
-def mlp(m: ModelContext, prefix: str, x: Value) -> Value:
-    """The gated GELU network: [tokens, hidden] to [tokens, hidden]."""
-    config = m.config
-    gate = m.linear(x, f"{prefix}.gate_proj", config.intermediate_size)
-    up = m.linear(x, f"{prefix}.up_proj", config.intermediate_size)
-    return m.linear(ops.gelu_and_mul(gate, up, approximate="tanh"), f"{prefix}.down_proj", config.hidden_size)

@@ -10,59 +10,34 @@ from typing import Any
 
 from xinheng.core import ops
 from xinheng.core.errors import ModelError
-from xinheng.core.ir import DType, Value
+from xinheng.core.ir import DType
 
+from ..layers import (
+    WHOLE,
+    ModelConfig,
+    ModelContext,
+    ModelProgram,
+    Shard,
+    gated_mlp,
+    grouped_query_attention,
+    rope_tables,
+)
 from ..weights import Checkpoint
-from .config import ModelConfig
 from .fields import Fields, ids
-from .program import ModelContext, ModelProgram
-from .rope import Rope, rope_tables
+from .hugging_face import decoder_config
+from .rope_parameters import read_rope_parameters
 
 
 def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
-    """Read a `config.json` of type llama."""
+    """Read a `config.json` of type llama, or of type mistral, which alone means its window for all layers."""
     fields = Fields(config, "config.json")
-    heads, hidden = fields.size("num_attention_heads"), fields.size("hidden_size")
-    head_dim = fields.size("head_dim", default=hidden // heads)
-    act = fields.get("hidden_act", default="silu")
-    if act != "silu":
-        raise ModelError(f"config.json: hidden_act {act!r} is not what a llama model uses; expected 'silu'")
-    layers = fields.size("num_hidden_layers")
-    window = fields.size("sliding_window") if _slides(fields) else None
-    return ModelConfig(
-        model_type="llama",
-        hidden_size=hidden,
-        intermediate_size=fields.size("intermediate_size"),
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=fields.size("num_key_value_heads", default=heads),
-        head_dim=head_dim,
-        vocab_size=fields.size("vocab_size"),
-        max_position=fields.size("max_position_embeddings", default=2048),
-        rms_norm_eps=fields.number("rms_norm_eps", default=1e-6),
-        rope=_rope(fields, head_dim),
-        layer_types=("full_attention" if window is None else "sliding_attention",) * layers,
-        sliding_window=window,
-        attention_scale=head_dim**-0.5,
-        attention_bias=bool(fields.get("attention_bias", default=False)),
-        mlp_bias=bool(fields.get("mlp_bias", default=False)),
-        tie_word_embeddings=bool(fields.get("tie_word_embeddings", default=False)),
-        eos_ids=ids(config.get("eos_token_id")),
-        bos_id=config.get("bos_token_id"),
-    )
-
-
-def _slides(fields: Fields) -> bool:
-    """Whether all layers have a window: only Mistral's config means it so."""
-    return bool(fields.values.get("model_type") == "mistral" and fields.get("sliding_window", default=None))
-
-
-def _rope(fields: Fields, width: int) -> Rope:
-    parameters = fields.table("rope_parameters", default={})
-    if not parameters:
-        return Rope.read(fields.table("rope_scaling", default={}), fields.number("rope_theta", default=1e4), width)
-    theta = parameters.get("rope_theta") or fields.number("rope_theta")
-    return Rope.read(parameters, theta, width)
+    bias = fields.flag("attention_bias", default=False)
+    window: dict[str, Any] = {}
+    if config.get("model_type") == "mistral" and fields.get("sliding_window", default=None):
+        layers = fields.size("num_hidden_layers")
+        window = {"sliding_window": fields.size("sliding_window"), "layer_types": ("sliding_attention",) * layers}
+    mlp_bias = fields.flag("mlp_bias", default=False)
+    return decoder_config(config, "llama", attention_bias=bias, output_bias=bias, mlp_bias=mlp_bias, **window)
 
 
 def from_gguf(metadata: Mapping[str, Any], checkpoint: Checkpoint) -> ModelConfig:
@@ -89,11 +64,12 @@ def from_gguf(metadata: Mapping[str, Any], checkpoint: Checkpoint) -> ModelConfi
         vocab_size=checkpoint.shape("model.embed_tokens.weight")[0],
         max_position=fields.size("llama.context_length"),
         rms_norm_eps=fields.number("llama.attention.layer_norm_rms_epsilon"),
-        rope=Rope.read(scaling.get(kind, {}), fields.number("llama.rope.freq_base", default=1e4), width),
+        rope=read_rope_parameters(scaling.get(kind, {}), fields.number("llama.rope.freq_base", default=1e4), width),
         layer_types=("full_attention",) * layers,
         attention_scale=head_dim**-0.5,
         interleaved=True,
         attention_bias="model.layers.0.self_attn.q_proj.bias" in checkpoint,
+        output_bias="model.layers.0.self_attn.o_proj.bias" in checkpoint,
         mlp_bias="model.layers.0.mlp.gate_proj.bias" in checkpoint,
         tie_word_embeddings="lm_head.weight" not in checkpoint,
         eos_ids=ids(metadata.get("tokenizer.ggml.eos_token_id")),
@@ -101,35 +77,17 @@ def from_gguf(metadata: Mapping[str, Any], checkpoint: Checkpoint) -> ModelConfi
     )
 
 
-def build(config: ModelConfig, checkpoint: Checkpoint, dtype: DType, cache_scheme: str) -> ModelProgram:
+def build(
+    config: ModelConfig, checkpoint: Checkpoint, dtype: DType, cache_scheme: str, shard: Shard = WHOLE
+) -> ModelProgram:
     """The graph of one step."""
-    m = ModelContext(config, checkpoint, dtype, cache_scheme)
+    m = ModelContext(config, checkpoint, dtype, cache_scheme, shard)
     factors = checkpoint.array("rope_freqs.weight") if "rope_freqs.weight" in checkpoint else None
-    tables = rope_tables(m.positions, config.rope.frequencies(factors))
+    tables = rope_tables(m.positions, config.rope.frequencies(factors), config.rope.magnitude)
     x = m.embed()
     for layer in range(config.num_layers):
         prefix = f"model.layers.{layer}"
-        x = ops.add(x, attention(m, layer, m.norm(x, f"{prefix}.input_layernorm"), tables))
-        x = ops.add(x, mlp(m, f"{prefix}.mlp", m.norm(x, f"{prefix}.post_attention_layernorm")))
+        x = ops.add(x, grouped_query_attention(m, layer, m.norm(x, f"{prefix}.input_layernorm"), tables))
+        normed = m.norm(x, f"{prefix}.post_attention_layernorm")
+        x = ops.add(x, gated_mlp(m, f"{prefix}.mlp", normed, config.intermediate_size))
     return m.finish(x)
-
-
-def attention(m: ModelContext, layer: int, x: Value, tables: tuple[Value, Value]) -> Value:
-    """Self-attention with rotary positions: [tokens, hidden] to [tokens, hidden]."""
-    config, prefix = m.config, f"model.layers.{layer}.self_attn"
-    heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
-    q = m.heads(m.linear(x, f"{prefix}.q_proj", heads * width, config.attention_bias), heads)
-    k = m.heads(m.linear(x, f"{prefix}.k_proj", kv_heads * width, config.attention_bias), kv_heads)
-    v = m.heads(m.linear(x, f"{prefix}.v_proj", kv_heads * width, config.attention_bias), kv_heads)
-    q = ops.rotary_embedding(q, *tables, interleaved=config.interleaved)
-    k = ops.rotary_embedding(k, *tables, interleaved=config.interleaved)
-    out = ops.reshape(m.attend(layer, q, k, v), shape=(m.tokens, heads * width))
-    return m.linear(out, f"{prefix}.o_proj", config.hidden_size, config.attention_bias)
-
-
-def mlp(m: ModelContext, prefix: str, x: Value) -> Value:
-    """The gated SiLU network: [tokens, hidden] to [tokens, hidden]."""
-    config = m.config
-    gate = m.linear(x, f"{prefix}.gate_proj", config.intermediate_size, config.mlp_bias)
-    up = m.linear(x, f"{prefix}.up_proj", config.intermediate_size, config.mlp_bias)
-    return m.linear(ops.silu_and_mul(gate, up), f"{prefix}.down_proj", config.hidden_size, config.mlp_bias)

@@ -19,10 +19,9 @@ from xinheng.core.errors import FormatError, ModelError
 from xinheng.core.hal.weight import WeightSource
 from xinheng.core.ir import DType, TensorType, Value
 
+from ..layers import WHOLE, ModelConfig, ModelProgram, Shard
 from ..weights import Checkpoint, open_checkpoint
-from .config import ModelConfig
 from .fields import ids
-from .program import ModelProgram
 
 _HARMLESS = re.compile(r"(^|\.)(rope_freqs\.weight|rotary_emb\.inv_freq)$")
 """Tensors that repeat what the config says, or that builders read as constants."""
@@ -40,18 +39,26 @@ class Model:
     config: ModelConfig
     module: ModuleType
 
-    def build(self, dtype: DType, cache_scheme: str) -> ModelProgram:
-        """The graph of one step, with activations in `dtype` and the cache in `cache_scheme`."""
-        program: ModelProgram = self.module.build(self.config, self.checkpoint, dtype, cache_scheme)
+    def build(self, dtype: DType, cache_scheme: str, shard: Shard = WHOLE) -> ModelProgram:
+        """The graph of one step of a shard, with activations in `dtype` and the cache in `cache_scheme`."""
+        program: ModelProgram = self.module.build(self.config, self.checkpoint, dtype, cache_scheme, shard)
         self._check_surplus(program)
         return program
 
     def _check_surplus(self, program: ModelProgram) -> None:
         """Refuse tensors that the graph does not read: a bias or a scale left out gives silently wrong numbers."""
-        known = {value.name for value in program.graph.parameters}
+        known = set(program.read)
         if self.config.tie_word_embeddings:
             known.add("lm_head.weight")
-        surplus = [name for name in self.checkpoint.names() if name not in known and not _HARMLESS.search(name)]
+        first = self.config.num_layers
+        behind = [f"model.layers.{layer}." for layer in range(first, first + self.config.extra_layers)]
+        # this tensor, which joins a hidden state and an embedding, tells such a layer from one that should be run
+        unrun = tuple(prefix for prefix in behind if f"{prefix}eh_proj.weight" in self.checkpoint)
+        surplus = [
+            name
+            for name in self.checkpoint.names()
+            if name not in known and not _HARMLESS.search(name) and not name.startswith(unrun)
+        ]
         if surplus:
             more = f" and {len(surplus) - 4} more" if len(surplus) > 4 else ""
             raise ModelError(
@@ -59,11 +66,12 @@ class Model:
                 f"{', '.join(surplus[:4])}{more}; it would compute something else without them"
             )
 
-    def parameter(self, value: Value) -> WeightSource | NDArray[Any]:
+    def parameter(self, program: ModelProgram, value: Value) -> WeightSource | NDArray[Any]:
         """The source of a parameter of the graph: lazy for weights, an array for small tensors."""
         if not isinstance(value.type, TensorType):
-            return self.checkpoint.source(value.name)
-        array = self.checkpoint.array(value.name)
+            return program.sources[value.name]
+        tensor, start, stop = program.cuts.get(value.name, (value.name, None, None))
+        array = self.checkpoint.array(tensor)[start:stop]
         offset = getattr(self.module, "OFFSET_NORMS", False) and self.checkpoint.format != "gguf"
         return array + np.float32(1) if offset and value.name.endswith("norm.weight") else array
 
@@ -78,7 +86,12 @@ def open_model(path: Path | str) -> Model:
     checkpoint = open_checkpoint(path)
     metadata: Mapping[str, Any] = checkpoint.metadata
     if checkpoint.format == "gguf":
-        module = _module(str(metadata.get("general.architecture")), checkpoint.path)
+        name = str(metadata.get("general.architecture"))
+        module = _module(name, checkpoint.path)
+        if not hasattr(module, "from_gguf"):
+            raise ModelError(
+                f"{checkpoint.path}: {name} is read from a folder with safetensors only, not from GGUF yet"
+            )
         return Model(checkpoint.path, checkpoint, module.from_gguf(metadata, checkpoint), module)
     module = _module(str(metadata.get("model_type")), checkpoint.path)
     if quantization := metadata.get("quantization_config"):
@@ -104,7 +117,7 @@ def architectures() -> list[str]:
     """The architectures there are builders for: modules of this package that have a `build`."""
     package = importlib.import_module(__package__ or "")
     names = [m.name for m in pkgutil.iter_modules(package.__path__)]
-    return sorted(name for name in names if name not in ("config", "fields", "model", "program", "rope"))
+    return sorted(name for name in names if name not in ("fields", "hugging_face", "model", "rope_parameters"))
 
 
 def _module(name: str, path: Path) -> ModuleType:

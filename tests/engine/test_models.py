@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from xinheng.core.errors import FormatError, ModelError
@@ -20,9 +17,8 @@ from xinheng.core.ir.dtype import float32
 from xinheng.engine.models import open_model
 
 from . import tiny
+from .oracle import deviation, expected
 from .tiny import Config, greedy, open_llm, text_ids
-
-Logits = NDArray[np.float32]
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what transformers warns of is not ours
 
@@ -34,32 +30,6 @@ CONFIGS = {
     "gemma3": tiny.GEMMA3,
     "gemma3-untied-capped": tiny.GEMMA3_CAPPED,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def offline() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(os.environ, "HF_HUB_OFFLINE", "1")
-        patch.setitem(os.environ, "HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        yield
-
-
-def expected(folder: Path, ids: list[int]) -> Logits:
-    """The logits of transformers in float32, with its plain attention."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    auto: Any = AutoModelForCausalLM
-    model = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True)
-    with torch.inference_mode():
-        logits: Logits = model.eval()(torch.tensor([ids])).logits[0].numpy()
-    return logits
-
-
-def deviation(got: Logits, want: Logits) -> float:
-    """The largest difference, in units of the spread of the logits."""
-    assert got.shape == want.shape
-    return float(np.abs(got.astype(np.float64) - want).max() / (want.max() - want.min()))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -176,7 +146,7 @@ def rewritten(folder: Path, **changes: Any) -> Path:
 
 BAD_CONFIGS: list[tuple[Config, dict[str, Any], str]] = [
     (tiny.LLAMA, {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "beta": 1}}, "unknown key 'beta'"),
-    (tiny.LLAMA, {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope type 'yarn'"),
+    (tiny.LLAMA, {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "rope type 'longrope'"),
     (tiny.LLAMA, {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "lack 'factor'"),
     (tiny.LLAMA, {"rope_parameters": {"rope_type": "default"}}, "no 'rope_theta'"),
     (tiny.LLAMA, {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": "2"}}, "factor is '2'"),
@@ -191,7 +161,11 @@ BAD_CONFIGS: list[tuple[Config, dict[str, Any], str]] = [
     (tiny.LLAMA, {"num_key_value_heads": 3}, "4 attention heads cannot share 3"),
     (tiny.LLAMA, {"head_dim": 15}, "impossible frequencies for a width of 15"),
     (tiny.LLAMA, {"eos_token_id": "</s>"}, "'</s>' is not a token id"),
-    (tiny.LLAMA, {"model_type": "mamba"}, "no builder for architecture 'mamba'; there are gemma3, llama"),
+    (
+        tiny.LLAMA,
+        {"model_type": "mamba"},
+        "no builder for architecture 'mamba'; there are deepseek_v3, gemma3, glm4",
+    ),
     (tiny.LLAMA, {"quantization_config": {"quant_method": "fp8"}}, "quantization_config asks for 'fp8'"),
     (tiny.GEMMA3, {"hidden_activation": "silu"}, "hidden_activation 'silu'"),
     (tiny.GEMMA3, {"layer_types": ["full_attention"] * 6}, "for each of 7 layers"),

@@ -108,7 +108,7 @@ def test_a_process_that_takes_no_message_is_ended(llama_folder: Path) -> None:
     os.kill(runner._process.pid, signal.SIGSTOP)
     runner._socket.setsockopt(1, 21, b"\x00" * 8 + (200_000).to_bytes(8, sys.byteorder))  # SOL_SOCKET, SO_SNDTIMEO
     with pytest.raises(DeviceError, match="has taken no message"):
-        runner._send(b"B", bytes(50_000_000))
+        runner.send(b"B", bytes(50_000_000))
     runner.close()
 
 

@@ -94,6 +94,47 @@ GEMMA3_CAPPED: Config = GEMMA3 | {
     "final_logit_softcapping": 3.0,
 }
 
+QWEN2: Config = LLAMA | {"model_type": "qwen2"}
+QWEN3: Config = LLAMA | {"model_type": "qwen3", "head_dim": 24, "tie_word_embeddings": True}
+GLM4: Config = LLAMA | {
+    "model_type": "glm4",
+    "head_dim": 32,
+    "attention_bias": True,
+    "rms_norm_eps": 1.5625e-07,
+    "pad_token_id": 0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5},
+}
+QWEN3_MOE: Config = LLAMA | {
+    "model_type": "qwen3_moe",
+    "head_dim": 16,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [0],
+    "router_aux_loss_coef": 0.0,
+}
+DEEPSEEK_V3: Config = LLAMA | {
+    "model_type": "deepseek_v3",
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.5,
+    "rope_interleave": True,
+}
+
 
 def write_model(folder: Path, config: Config, seed: int = 0, stored: Any = np.float32) -> Path:
     """Write a model of random weights of the type `stored` into an empty folder; the same seed gives the same bytes."""
@@ -121,47 +162,101 @@ def write_tokenizer(folder: Path, template: str | None = TEMPLATE) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
 
 
+class Maker:
+    """Random tensors of a model by name, one after another from one generator."""
+
+    def __init__(self, config: Mapping[str, Any], seed: int) -> None:
+        self.config, self.rng = config, np.random.default_rng(seed)
+        self.gemma, self.glm = (config["model_type"].startswith(kind) for kind in ("gemma", "glm4"))
+        self.hidden, self.heads = config["hidden_size"], config["num_attention_heads"]
+        self.width = config.get("head_dim", self.hidden // self.heads)
+        self.made: dict[str, np.ndarray[Any, Any]] = {}
+
+    def matrix(self, name: str, rows: int, columns: int, bias: bool = False) -> None:
+        self.made[f"{name}.weight"] = self.rng.normal(0, columns**-0.5, (rows, columns))
+        if bias:
+            self.made[f"{name}.bias"] = self.rng.normal(0, 0.3, rows)
+
+    def norm(self, name: str, size: int) -> None:
+        self.made[f"{name}.weight"] = self.rng.normal(0.0 if self.gemma else 1.0, 0.3, size)
+
+    def attention(self, prefix: str) -> None:
+        kind, kv = self.config["model_type"], self.config["num_key_value_heads"] * self.width
+        bias = self.config.get("attention_bias", kind == "qwen2")
+        for name, rows in (("q_proj", self.heads * self.width), ("k_proj", kv), ("v_proj", kv)):
+            self.matrix(f"{prefix}.{name}", rows, self.hidden, bias)
+        self.matrix(f"{prefix}.o_proj", self.hidden, self.heads * self.width, bias and kind not in ("qwen2", "glm4"))
+
+    def latent_attention(self, prefix: str) -> None:
+        c, bias = self.config, self.config.get("attention_bias", False)
+        nope, rope, value = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"]
+        if c["q_lora_rank"] is None:
+            self.matrix(f"{prefix}.q_proj", self.heads * (nope + rope), self.hidden)
+        else:
+            self.matrix(f"{prefix}.q_a_proj", c["q_lora_rank"], self.hidden, bias)
+            self.norm(f"{prefix}.q_a_layernorm", c["q_lora_rank"])
+            self.matrix(f"{prefix}.q_b_proj", self.heads * (nope + rope), c["q_lora_rank"])
+        self.matrix(f"{prefix}.kv_a_proj_with_mqa", c["kv_lora_rank"] + rope, self.hidden, bias)
+        self.norm(f"{prefix}.kv_a_layernorm", c["kv_lora_rank"])
+        self.matrix(f"{prefix}.kv_b_proj", self.heads * (nope + value), c["kv_lora_rank"])
+        self.matrix(f"{prefix}.o_proj", self.hidden, self.heads * value, bias)
+
+    def network(self, prefix: str, inner: int) -> None:
+        bias = self.config.get("mlp_bias", False)
+        for name, rows in (("gate_up_proj", 2 * inner),) if self.glm else (("gate_proj", inner), ("up_proj", inner)):
+            self.matrix(f"{prefix}.{name}", rows, self.hidden, bias)
+        self.matrix(f"{prefix}.down_proj", self.hidden, inner, bias)
+
+    def experts(self, prefix: str) -> None:
+        latent = "n_routed_experts" in self.config
+        count = self.config["n_routed_experts" if latent else "num_experts"]
+        inner = self.config["moe_intermediate_size"]
+        self.matrix(f"{prefix}.gate", count, self.hidden)
+        if latent:
+            self.made[f"{prefix}.gate.e_score_correction_bias"] = self.rng.normal(0, 0.1, count)
+            self.network(f"{prefix}.shared_experts", inner * self.config["n_shared_experts"])
+        for expert in range(count):
+            self.network(f"{prefix}.experts.{expert}", inner)
+
+    def layer(self, prefix: str, sparse: bool) -> None:
+        if "kv_lora_rank" in self.config:
+            self.latent_attention(f"{prefix}.self_attn")
+        else:
+            self.attention(f"{prefix}.self_attn")
+        if sparse:
+            self.experts(f"{prefix}.mlp")
+        else:
+            self.network(f"{prefix}.mlp", self.config["intermediate_size"])
+        self.norm(f"{prefix}.input_layernorm", self.hidden)
+        self.norm(f"{prefix}.post_attention_layernorm", self.hidden)
+        if self.gemma:
+            self.norm(f"{prefix}.pre_feedforward_layernorm", self.hidden)
+            self.norm(f"{prefix}.post_feedforward_layernorm", self.hidden)
+        if self.glm:
+            self.norm(f"{prefix}.post_self_attn_layernorm", self.hidden)
+            self.norm(f"{prefix}.post_mlp_layernorm", self.hidden)
+        if self.gemma or self.config["model_type"].startswith("qwen3"):
+            self.norm(f"{prefix}.self_attn.q_norm", self.width)
+            self.norm(f"{prefix}.self_attn.k_norm", self.width)
+
+
 def weights(config: Mapping[str, Any], seed: int) -> dict[str, np.ndarray[Any, Any]]:
     """Weights that keep activations near one, so that logits spread over several units."""
-    rng = np.random.default_rng(seed)
-    gemma = config["model_type"].startswith("gemma")
-    hidden, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
-    width = config.get("head_dim", hidden // heads)
-    made: dict[str, np.ndarray[Any, Any]] = {}
-
-    def matrix(name: str, rows: int, columns: int, bias: bool = False) -> None:
-        made[f"{name}.weight"] = rng.normal(0, columns**-0.5, (rows, columns))
-        if bias:
-            made[f"{name}.bias"] = rng.normal(0, 0.3, rows)
-
-    def norm(name: str, size: int) -> None:
-        made[f"{name}.weight"] = rng.normal(0.0 if gemma else 1.0, 0.3, size)
-
+    m = Maker(config, seed)
     # small where it is the head too, or each token would be followed by itself
-    spread = (0.05 if gemma else 0.1) if config["tie_word_embeddings"] else 0.2
-    made["model.embed_tokens.weight"] = rng.normal(0, spread, (config["vocab_size"], hidden))
+    spread = (0.05 if m.gemma else 0.1) if config["tie_word_embeddings"] else 0.2
+    m.made["model.embed_tokens.weight"] = m.rng.normal(0, spread, (config["vocab_size"], m.hidden))
+    sparse = "moe_intermediate_size" in config
+    dense = config.get("mlp_only_layers", list(range(config.get("first_k_dense_replace", 0))))
+    step = config.get("decoder_sparse_step", 1)
     for layer in range(config["num_hidden_layers"]):
-        prefix, bias = f"model.layers.{layer}", config.get("attention_bias", False)
-        kv = config["num_key_value_heads"] * width
-        for name, rows in (("q_proj", heads * width), ("k_proj", kv), ("v_proj", kv)):
-            matrix(f"{prefix}.self_attn.{name}", rows, hidden, bias)
-        matrix(f"{prefix}.self_attn.o_proj", hidden, heads * width, bias)
-        for name in ("gate_proj", "up_proj"):
-            matrix(f"{prefix}.mlp.{name}", inner, hidden, config.get("mlp_bias", False))
-        matrix(f"{prefix}.mlp.down_proj", hidden, inner, config.get("mlp_bias", False))
-        norm(f"{prefix}.input_layernorm", hidden)
-        norm(f"{prefix}.post_attention_layernorm", hidden)
-        if gemma:
-            norm(f"{prefix}.pre_feedforward_layernorm", hidden)
-            norm(f"{prefix}.post_feedforward_layernorm", hidden)
-            norm(f"{prefix}.self_attn.q_norm", width)
-            norm(f"{prefix}.self_attn.k_norm", width)
-    norm("model.norm", hidden)
-    made["model.norm.weight"] += 3.0 if gemma else 0.0
+        m.layer(f"model.layers.{layer}", sparse and layer not in dense and (layer + 1) % step == 0)
+    m.norm("model.norm", m.hidden)
+    m.made["model.norm.weight"] += 3.0 if m.gemma else 0.0
     if not config["tie_word_embeddings"]:
-        matrix("lm_head", config["vocab_size"], hidden)
-        made["lm_head.weight"] *= 2
-    return made
+        m.matrix("lm_head", config["vocab_size"], m.hidden)
+        m.made["lm_head.weight"] *= 2
+    return m.made
 
 
 def open_llm(folder: Path, device: str, **settings: Any) -> LLM:

@@ -1,0 +1,51 @@
+"""Qwen 3: llama with norms on the heads of queries and keys.
+
+Source: `modeling_qwen3.py` of transformers; Qwen3 technical report (2025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from xinheng.core import ops
+from xinheng.core.ir import DType
+
+from ..layers import (
+    WHOLE,
+    ModelConfig,
+    ModelContext,
+    ModelProgram,
+    Shard,
+    gated_mlp,
+    grouped_query_attention,
+    rope_tables,
+)
+from ..weights import Checkpoint
+from .fields import Fields
+from .hugging_face import decoder_config, sliding_layers
+
+
+def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
+    """Read a `config.json` of type qwen3."""
+    fields = Fields(config, "config.json")
+    bias = fields.flag("attention_bias", default=False)
+    window = sliding_layers(fields, fields.size("num_hidden_layers"))
+    width = fields.size("head_dim", default=128)
+    return decoder_config(config, "qwen3", head_dim=width, attention_bias=bias, output_bias=bias, **window)
+
+
+def build(
+    config: ModelConfig, checkpoint: Checkpoint, dtype: DType, cache_scheme: str, shard: Shard = WHOLE
+) -> ModelProgram:
+    """The graph of one step."""
+    m = ModelContext(config, checkpoint, dtype, cache_scheme, shard)
+    tables = rope_tables(m.positions, config.rope.frequencies(), config.rope.magnitude)
+    x = m.embed()
+    for layer in range(config.num_layers):
+        prefix = f"model.layers.{layer}"
+        normed = m.norm(x, f"{prefix}.input_layernorm")
+        x = ops.add(x, grouped_query_attention(m, layer, normed, tables, head_norms=True))
+        normed = m.norm(x, f"{prefix}.post_attention_layernorm")
+        x = ops.add(x, gated_mlp(m, f"{prefix}.mlp", normed, config.intermediate_size))
+    return m.finish(x)
