@@ -1,0 +1,143 @@
+"""The paged cache and attention over it, sequence by sequence; lengths and block tables are read on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import ops as msops
+from numpy.typing import NDArray
+
+from xinheng.core import ops
+from xinheng.core.ir.graph import Node
+from xinheng.core.ir.types import StateType
+
+from ..handles import DTYPES, MindSporePagedKV
+from .registry import FLOATS, MINDSPORE_KERNELS, converted, double, narrow, wide
+
+_PRODUCT: Any = msops.BatchMatMul()
+_BY_ROWS: Any = msops.BatchMatMul(transpose_b=True)
+_MAX: Any = msops.ReduceMax(True)
+_SUM: Any = msops.ReduceSum(True)
+
+
+def _readable(node: Node) -> bool | str:
+    cache = node.operand("cache")
+    coding = cache.type["scheme"] if cache is not None and isinstance(cache.type, StateType) else None
+    return coding in {kind.name for kind in FLOATS} or f"this runtime has no kernels for a cache of {coding}"
+
+
+@MINDSPORE_KERNELS.register(ops.write_cache, name="mindspore_write_cache", dtypes=FLOATS, when=_readable)
+def write_cache(cache: MindSporePagedKV, k: Any, v: Any, slots: Any) -> MindSporePagedKV:
+    kept = msops.nonzero(slots >= 0).reshape((-1,))
+    if not kept.shape[0]:
+        return cache
+    size = cache.k.shape[1]
+    chosen = msops.gather(slots, kept, 0)
+    at = msops.stack((msops.floor_div(chosen, size), msops.floor_mod(chosen, size)), -1)
+    for pages, new in ((cache.k, k), (cache.v, v)):
+        rounded = converted(converted(new, DTYPES[cache.kind]), pages.dtype)
+        msops.scatter_nd_update(pages, at, msops.gather(rounded, kept, 0))
+    return cache
+
+
+@MINDSPORE_KERNELS.register(
+    ops.paged_attention,
+    name="mindspore_paged_attention",
+    dtypes=FLOATS,
+    when=_readable,
+    host=("query_start", "seq_lens", "block_table"),
+)
+def paged_attention(
+    q: Any,
+    cache: MindSporePagedKV,
+    query_start: NDArray[Any],
+    seq_lens: NDArray[Any],
+    block_table: NDArray[Any],
+    sinks: Any = None,
+    bias: Any = None,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    causal: bool = True,
+) -> tuple[Any, Any]:
+    outputs, sums = [], []
+    for s, length in enumerate(seq_lens.tolist()):
+        begin, end = int(query_start[s]), int(query_start[s + 1])
+        n = end - begin
+        if n == 0:
+            continue
+        first = max(0, length - n - window + 1) if window else 0
+        keys, positions = np.arange(first, length), np.arange(length - n, length)
+        visible = _visible(keys, positions, window, causal)
+        if not visible.any():
+            made = _nothing(n, q, cache)
+        else:
+            k, v = _read(cache, block_table[s], keys)
+            part = None if bias is None else bias[begin:end][:, :, first:length]
+            made = _attend(q[begin:end], k, v, visible, sinks, part, scale, softcap)
+        outputs.append(made[0])
+        sums.append(made[1])
+    done = int(query_start[-1])
+    if done < q.shape[0] or not outputs:
+        out, lse = _nothing(q.shape[0] - done, q, cache)
+        outputs.append(out)
+        sums.append(lse)
+    if len(outputs) == 1:
+        return narrow(outputs[0], q), sums[0]
+    return narrow(msops.cat(outputs, 0), q), msops.cat(sums, 0)
+
+
+def _visible(keys: NDArray[Any], positions: NDArray[Any], window: int | None, causal: bool) -> NDArray[np.bool_]:
+    """Which key each query sees, [queries, keys]."""
+    seen = np.broadcast_to(positions[:, None] >= 0, (positions.size, keys.size))
+    if causal:
+        seen = seen & (keys <= positions[:, None])
+    if window:
+        seen = seen & (positions[:, None] - keys < window)
+    return seen
+
+
+def _nothing(n: int, q: Any, cache: MindSporePagedKV) -> tuple[Any, Any]:
+    """The result of n queries that see no key."""
+    heads = q.shape[1]
+    out = ms.Tensor(np.zeros((n, heads, cache.v.shape[-1]), np.float32))
+    return out, ms.Tensor(np.full((n, heads), -np.inf, np.float32))
+
+
+def _read(cache: MindSporePagedKV, blocks: NDArray[Any], keys: NDArray[Any]) -> list[Any]:
+    """Keys and values at some positions of a sequence, each float32 [heads, positions, width]."""
+    size = cache.k.shape[1]
+    slots = ms.Tensor((blocks[keys // size].astype(np.int64) * size + keys % size).astype(np.int32))
+    flat = (pages.reshape((-1, *pages.shape[2:])) for pages in (cache.k, cache.v))
+    return [msops.transpose(wide(msops.gather(pages, slots, 0)), (1, 0, 2)) for pages in flat]
+
+
+def _attend(
+    q: Any, k: Any, v: Any, visible: NDArray[np.bool_], sinks: Any, bias: Any, scale: float, softcap: float | None
+) -> tuple[Any, Any]:
+    """One sequence: q [n, heads, k_dim] over k, v [kv_heads, m, width] to float32 ([n, heads, v_dim], [n, heads])."""
+    (n, heads, width), (kv_heads, m, _) = q.shape, k.shape
+    grouped = msops.transpose(wide(q), (1, 0, 2)).reshape((kv_heads, heads // kv_heads * n, width))
+    logits = double(_BY_ROWS(grouped, k)).reshape((heads, n, m)) * scale
+    if softcap:
+        logits = msops.tanh(logits / softcap) * softcap
+    if bias is not None:
+        logits = logits + double(msops.transpose(wide(bias), (1, 0, 2)))
+    logits = msops.select(ms.Tensor(visible), logits, ms.Tensor(-np.inf, ms.float64))
+    seen = ms.Tensor(visible.any(-1)[:, None])
+    top = msops.select(seen, _MAX(logits, -1), ms.Tensor(0.0, ms.float64))
+    sink = None if sinks is None else double(sinks).reshape((heads, 1, 1))
+    if sink is not None:
+        top = msops.maximum(top, sink)
+    p = msops.exp(logits - top)
+    total = _SUM(p, -1)
+    if sink is not None:
+        total = total + msops.exp(sink - top)
+    safe = msops.select(seen, total, ms.Tensor(1.0, ms.float64))
+    shares = converted(p / safe, ms.float32).reshape((kv_heads, heads // kv_heads * n, m))
+    out = _PRODUCT(shares, v).reshape((heads, n, v.shape[-1]))
+    lse = narrow(msops.select(seen, top + msops.log(safe), ms.Tensor(-np.inf, ms.float64)), v)
+    return msops.transpose(out, (1, 0, 2)), msops.transpose(lse.reshape((heads, n)), (1, 0))

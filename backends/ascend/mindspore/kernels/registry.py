@@ -1,0 +1,92 @@
+"""The registry of this folder's kernels, and what the operators of MindSpore's CPU target take.
+
+Most operators take no bfloat16 and many no float16, so that those are computed in float32 and rounded once. The
+float32 forms of exp, log, tanh and sigmoid are approximations (tanh is off by 1e-4 in places, exp by its whole value
+near the ends of its range); the float64 forms are exact to a rounding and are used instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mindspore as ms
+
+from xinheng.core.hal import KernelRegistry
+from xinheng.core.ir.dtype import DType, bfloat16, bool_, float16, float32, int8, int16, int32, int64, uint8
+from xinheng.core.ir.graph import Node, Value
+from xinheng.core.ir.types import TensorType
+
+from ..handles import DTYPES, blank
+
+MINDSPORE_KERNELS = KernelRegistry()
+
+FLOATS = frozenset({float32, float16, bfloat16})
+CALCULATED = FLOATS | {int64, int32, int16, int8, uint8, bool_}
+"""Other dtypes can only be moved and converted."""
+
+_NARROW = (ms.float16, ms.bfloat16)
+_FLOATS = (*_NARROW, ms.float32)
+
+
+def calculated(node: Node) -> bool | str:
+    """The kernels here compute with the dtypes of all operands."""
+    for kind in _kinds(node.operands):
+        if kind not in CALCULATED:
+            return f"this runtime does not compute with {kind}"
+    return True
+
+
+def held(node: Node) -> bool | str:
+    """The runtime has the dtypes of all operands and results."""
+    for kind in (*_kinds(node.operands), *_kinds(node.results)):
+        if kind not in DTYPES:
+            return f"this runtime has no dtype {kind}"
+    return True
+
+
+def _kinds(values: Sequence[Value | None]) -> list[DType]:
+    types = [value.type for value in values if value is not None]
+    return [kind.dtype for kind in types if isinstance(kind, TensorType)]
+
+
+def converted(x: Any, kind: Any) -> Any:
+    """A tensor in another of MindSpore's dtypes, by the rule of `cast`.
+
+    This is what `astype` does; but its operator takes almost a millisecond whatever the size, a copy a hundredth of it.
+    """
+    if x.dtype == kind:
+        return x
+    made = blank(x.shape, kind)
+    if x.size:
+        made.copy_(x)
+    return made
+
+
+def wide(x: Any) -> Any:
+    """A 16-bit float tensor in float32; others as they are."""
+    return converted(x, ms.float32) if x.dtype in _NARROW else x
+
+
+def double(x: Any) -> Any:
+    """A float tensor in float64."""
+    return converted(x, ms.float64)
+
+
+def narrow(y: Any, like: Any) -> Any:
+    """y in the dtype of another tensor."""
+    return converted(y, like.dtype)
+
+
+def is_float(x: Any) -> bool:
+    return x.dtype in _FLOATS
+
+
+def movable(x: Any) -> Any:
+    """A tensor that the operators for moving take: the bits of a bfloat16 one as int16."""
+    return x.view(ms.int16) if x.dtype == ms.bfloat16 else x
+
+
+def moved(y: Any, like: Any) -> Any:
+    """What was moved as `movable(like)`, in the dtype of `like` again."""
+    return y.view(ms.bfloat16) if like.dtype == ms.bfloat16 else y

@@ -1,0 +1,61 @@
+"""A model through the engine on MindSpore's CPU target: the ids of the CPU, and no torch in the process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xinheng.core.settings import RuntimeSettings
+from xinheng.engine import LLM, EngineSettings, SamplingParams
+
+from ...engine import tiny
+from ...engine.tiny import greedy, open_llm, text_ids
+
+SPEC = "ascend:cpu@mindspore"
+PROMPTS = [text_ids(21, seed=4), text_ids(3, seed=5)]
+SITE = """
+import atexit, json, sys
+
+def tell():
+    if "xinheng.engine.runner" in sys.modules:
+        loaded = sorted({{"mindspore", "torch", "torch_npu", "transformers"}} & sys.modules.keys())
+        open({path!r}, "a").write(json.dumps(loaded) + "\\n")
+
+atexit.register(tell)
+"""
+
+
+def answers(folder: Path, device: str, **settings: object) -> list[tuple[int, ...]]:
+    """The ids of two prompts at once, then of one by sampling with a seed."""
+    sampled = SamplingParams(max_tokens=6, temperature=0.9, top_p=0.9, top_k=40, seed=11, ignore_eos=True)
+    with open_llm(folder, device, **settings) as llm:
+        made = [*llm.generate(PROMPTS, greedy(24)), *llm.generate(PROMPTS[0], sampled)]
+        return [output.token_ids for output in made]
+
+
+def test_two_engine_processes_give_the_same_ids_and_one_has_no_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny.write_model(tmp_path / "llama", tiny.LLAMA, seed=1)
+    loaded = tmp_path / "loaded"
+    (tmp_path / "sitecustomize.py").write_text(SITE.format(path=str(loaded)))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    made = [answers(folder, device, runner="subprocess") for device in ("cpu:0", SPEC)]
+    assert made[0] == made[1]
+    assert len(set(made[0][0])) > 5
+    assert [json.loads(line) for line in loaded.read_text().splitlines()] == [["torch"], ["mindspore"]]
+
+
+@pytest.mark.parametrize(("dtype", "share"), [("float32", 1e-5), ("float16", 5e-3), ("bfloat16", 4e-2)])
+def test_logits_of_sliding_windows_and_gelu_are_near_those_of_the_cpu(tmp_path: Path, dtype: str, share: float) -> None:
+    folder = tiny.write_model(tmp_path / "gemma", tiny.GEMMA3, seed=2)
+    made = []
+    for device in ("cpu:0", SPEC):
+        with LLM(folder, runtime=RuntimeSettings(device=device, dtype=dtype), settings=EngineSettings()) as llm:
+            made.append(llm.logits(text_ids(40, seed=3), chunk=16))
+            assert {line.device for line in llm.receipt.lines} == {device} and llm.receipt.decomposed == ()
+    assert float(np.abs(made[0] - made[1]).max()) < share * float(np.ptp(made[0]))
