@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .commands import config, devices, explain, models, ops, run, version
+from .commands import config, devices, explain, import_model, models, ops, run, run_onnx, version
 
 app = typer.Typer(
     name="xinheng",
@@ -20,6 +20,8 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("explain")(explain.explain)
+app.command("run-onnx")(run_onnx.run_onnx)
+app.command("import")(import_model.import_model)
 app.command("devices")(devices.devices)
 app.command("ops")(ops.ops)
 app.command("pull")(models.pull)

@@ -32,7 +32,7 @@ def explain(
     from xinheng.engine.hub import Store, resolve
     from xinheng.engine.loading import open_devices
     from xinheng.engine.models import open_model
-    from xinheng.engine.runner import dtypes_of
+    from xinheng.engine.runner import cache_shape, dtypes_of, size_bounds
 
     runtime, engine = settings(set, device, dtype)
     path = resolve(model, Store(runtime.cache_dir))
@@ -46,13 +46,19 @@ def explain(
         return
     devices = open_devices(runtime)
     kind, cache = dtypes_of(devices.main, runtime, engine)
-    program = open_model(path).build(kind, cache.name)
+    opened = open_model(path)
+    program = opened.build(kind, cache.name)
+    bounds = size_bounds(program.groups, engine, *cache_shape(devices.main, engine, opened.config.max_position))
     numerics = Numerics(runtime.numerics, runtime.overrides)
-    executable = compile(program.graph, devices.main, fallback=devices.fallback, numerics=numerics)
+    executable = compile(program.graph, devices.main, bounds=bounds, fallback=devices.fallback, numerics=numerics)
     if graph:
         print(executable.graph)
         return
     _print(executable.receipt, {}, json)
+
+
+def _reasons(refused: tuple[tuple[str, str], ...]) -> str:
+    return "; ".join(f"{kernel}: {reason}" for kernel, reason in refused)
 
 
 def _print(receipt: Receipt, profiles: dict[str, Profile], json: bool) -> None:
@@ -67,10 +73,15 @@ def _print(receipt: Receipt, profiles: dict[str, Profile], json: bool) -> None:
         return
     rows = []
     for line in sorted(receipt.lines, key=lambda item: -item.count):
-        refused = "; ".join(f"{kernel}: {reason}" for kernel, reason in line.refused)
-        rows.append((line.op, line.count, line.kernel, line.device + (" (moved)" if line.moved else ""), refused))
+        device = line.device + (" (moved)" if line.moved else "")
+        rows.append((line.op, line.count, line.kernel, device, _reasons(line.refused)))
+    for gone in receipt.decomposed:
+        rows.append((gone.op, gone.count, "decomposed", "", _reasons(gone.refused) or "no kernel for it"))
     print_table(("op", "count", "kernel", "device", "refused"), rows)
     print(f"\n{receipt.summary()}")
+    for crossing in receipt.crossings:
+        most = "of no known size" if crossing.nbytes is None else f"at most {size_text(crossing.nbytes)}"
+        print(f"{crossing.tensors} tensors cross from {crossing.source} to {crossing.target} in each run, {most}")
     for entry in receipt.layouts:
         count = f"{entry.weights} weight{'' if entry.weights == 1 else 's'}"
         print(f"{count} in {entry.scheme}: {entry.layout}, {size_text(entry.nbytes)}")

@@ -100,8 +100,20 @@ def test_explain_into_a_folder_that_is_not_there_is_a_sentence(xinheng: Command,
 def test_overrides_change_the_receipt(xinheng: Command, model: Path) -> None:
     done = xinheng("explain", model, "--json", "--set", "runtime.overrides.rms_norm=decompose", *SIM)
     data = json.loads(done.out)
-    assert ["rms_norm", 5] in data["decomposed"]
+    asked = [["device", "the override asks for the decomposition"]]
+    assert {"op": "rms_norm", "count": 5, "refused": asked} in data["decomposed"]
     assert "rms_norm" not in {line["op"] for line in data["lines"]}
+
+
+def test_explain_says_why_an_op_was_decomposed_and_what_crosses(xinheng: Command, model: Path) -> None:
+    overrides = [f"runtime.overrides.{word}" for word in ("rms_norm=decompose", "silu_and_mul=reference")]
+    done = xinheng("explain", model, "--device", "cpu:0", "--set", overrides[0], "--set", overrides[1])
+    rows = {line.split()[0]: line for line in done.out.splitlines() if line and line[0].isalpha()}
+    assert "the override asks for the decomposition" in rows["rms_norm"] and " decomposed " in rows["rms_norm"]
+    assert "reference (moved)" in rows["silu_and_mul"]
+    # two layers, of 2048 tokens at most, with 96 float32 each
+    assert "4 tensors cross from cpu:0 to reference in each run, at most 3.0 MiB" in done.out
+    assert "2 tensors cross from reference to cpu:0 in each run, at most 1.5 MiB" in done.out
 
 
 @pytest.fixture
