@@ -83,7 +83,8 @@ def _process(rank: int, address: str, results: Any) -> None:
     results.put((rank, made, with_error))
 
 
-def test_processes(tmp_path: Path) -> None:
+def test_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))  # where the new processes find this module
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     address = f"file://{tmp_path / 'meet'}"
