@@ -5,6 +5,7 @@ from __future__ import annotations
 from .attention import grouped_query_attention
 from .config import ExpertConfig, LatentConfig, ModelConfig, layer_pattern
 from .context import ModelContext, ModelProgram
+from .feed_forward import feed_forward
 from .latent_attention import latent_attention
 from .mlp import gated_mlp
 from .moe import mixture_of_experts
@@ -21,6 +22,7 @@ __all__ = [
     "ModelProgram",
     "Rope",
     "Shard",
+    "feed_forward",
     "gated_mlp",
     "grouped_query_attention",
     "latent_attention",

@@ -21,9 +21,8 @@ from ..layers import (
     ModelContext,
     ModelProgram,
     Shard,
-    gated_mlp,
+    feed_forward,
     latent_attention,
-    mixture_of_experts,
     rope_tables,
 )
 from ..weights import Checkpoint
@@ -89,15 +88,11 @@ def build(
 ) -> ModelProgram:
     """The graph of one step. Layers beyond the config's, which predict further tokens, are left out."""
     m = ModelContext(config, checkpoint, dtype, cache_scheme, shard)
-    assert config.moe is not None
     tables = rope_tables(m.positions, config.rope.frequencies(), config.rope.magnitude)
     x = m.embed()
     for layer in range(config.num_layers):
         prefix = f"model.layers.{layer}"
         x = ops.add(x, latent_attention(m, layer, m.norm(x, f"{prefix}.input_layernorm"), tables))
         normed = m.norm(x, f"{prefix}.post_attention_layernorm")
-        if config.moe.layers[layer]:
-            x = ops.add(x, mixture_of_experts(m, f"{prefix}.mlp", normed))
-        else:
-            x = ops.add(x, gated_mlp(m, f"{prefix}.mlp", normed, config.intermediate_size))
+        x = ops.add(x, feed_forward(m, layer, normed))
     return m.finish(x)

@@ -27,6 +27,7 @@ from ..layers import (
 )
 from ..weights import Checkpoint
 from .fields import Fields, ids
+from .gguf import gguf_config
 from .rope_parameters import read_rope_parameters
 
 OFFSET_NORMS = True
@@ -91,28 +92,19 @@ def from_gguf(metadata: Mapping[str, Any], checkpoint: Checkpoint) -> ModelConfi
     full = {"rope_type": "linear", "factor": factor} if factor != 1.0 else {}
     # only the largest Gemma 3 (62 layers) scales its queries by hidden / heads instead of the width of a head
     scalar = hidden / heads if layers == 62 else float(head_dim)
-    return ModelConfig(
-        model_type="gemma3",
-        hidden_size=hidden,
-        intermediate_size=fields.size("gemma3.feed_forward_length"),
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=fields.size("gemma3.attention.head_count_kv", default=heads),
+    return gguf_config(
+        metadata,
+        checkpoint,
+        "gemma3",
         head_dim=head_dim,
-        vocab_size=checkpoint.shape("model.embed_tokens.weight")[0],
-        max_position=fields.size("gemma3.context_length"),
-        rms_norm_eps=fields.number("gemma3.attention.layer_norm_rms_epsilon"),
         rope=read_rope_parameters(full, fields.number("gemma3.rope.freq_base", default=1e6), head_dim),
         local_rope=read_rope_parameters({}, fields.number("gemma3.rope.freq_base_swa", default=1e4), head_dim),
         layer_types=layer_pattern(layers, fields.size("gemma3.attention.sliding_window_pattern", default=6)),
         sliding_window=fields.size("gemma3.attention.sliding_window"),
         attention_scale=scalar**-0.5,
         hidden_act="gelu_tanh",
-        tie_word_embeddings="lm_head.weight" not in checkpoint,
         attn_softcap=fields.optional_number("gemma3.attn_logit_softcapping"),
         final_softcap=fields.optional_number("gemma3.final_logit_softcapping"),
-        eos_ids=ids(metadata.get("tokenizer.ggml.eos_token_id")),
-        bos_id=metadata.get("tokenizer.ggml.bos_token_id"),
     )
 
 

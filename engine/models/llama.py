@@ -23,7 +23,8 @@ from ..layers import (
     rope_tables,
 )
 from ..weights import Checkpoint
-from .fields import Fields, ids
+from .fields import Fields
+from .gguf import gguf_config
 from .hugging_face import decoder_config
 from .rope_parameters import read_rope_parameters
 
@@ -45,7 +46,6 @@ def from_gguf(metadata: Mapping[str, Any], checkpoint: Checkpoint) -> ModelConfi
     fields = Fields(metadata, "GGUF metadata")
     heads, hidden = fields.size("llama.attention.head_count"), fields.size("llama.embedding_length")
     head_dim = fields.size("llama.attention.key_length", default=hidden // heads)
-    layers = fields.size("llama.block_count")
     if fields.get("llama.expert_count", default=0):
         raise ModelError("GGUF metadata: llama with experts (Mixtral) is not supported yet")
     scaling = {"linear": {"rope_type": "linear", "factor": fields.number("llama.rope.scaling.factor", default=1.0)}}
@@ -53,27 +53,16 @@ def from_gguf(metadata: Mapping[str, Any], checkpoint: Checkpoint) -> ModelConfi
     if kind not in ("none", "linear"):
         raise ModelError(f"GGUF metadata: llama.rope.scaling.type {kind!r} is not supported; known: none, linear")
     width = fields.size("llama.rope.dimension_count", default=head_dim)
-    return ModelConfig(
-        model_type="llama",
-        hidden_size=hidden,
-        intermediate_size=fields.size("llama.feed_forward_length"),
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=fields.size("llama.attention.head_count_kv", default=heads),
+    return gguf_config(
+        metadata,
+        checkpoint,
+        "llama",
         head_dim=head_dim,
-        vocab_size=checkpoint.shape("model.embed_tokens.weight")[0],
-        max_position=fields.size("llama.context_length"),
-        rms_norm_eps=fields.number("llama.attention.layer_norm_rms_epsilon"),
         rope=read_rope_parameters(scaling.get(kind, {}), fields.number("llama.rope.freq_base", default=1e4), width),
-        layer_types=("full_attention",) * layers,
-        attention_scale=head_dim**-0.5,
         interleaved=True,
         attention_bias="model.layers.0.self_attn.q_proj.bias" in checkpoint,
         output_bias="model.layers.0.self_attn.o_proj.bias" in checkpoint,
         mlp_bias="model.layers.0.mlp.gate_proj.bias" in checkpoint,
-        tie_word_embeddings="lm_head.weight" not in checkpoint,
-        eos_ids=ids(metadata.get("tokenizer.ggml.eos_token_id")),
-        bos_id=metadata.get("tokenizer.ggml.bos_token_id"),
     )
 
 

@@ -117,7 +117,7 @@ def architectures() -> list[str]:
     """The architectures there are builders for: modules of this package that have a `build`."""
     package = importlib.import_module(__package__ or "")
     names = [m.name for m in pkgutil.iter_modules(package.__path__)]
-    return sorted(name for name in names if name not in ("fields", "hugging_face", "model", "rope_parameters"))
+    return sorted(name for name in names if name not in ("fields", "gguf", "hugging_face", "model", "rope_parameters"))
 
 
 def _module(name: str, path: Path) -> ModuleType:

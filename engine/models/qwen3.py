@@ -17,7 +17,7 @@ from ..layers import (
     ModelContext,
     ModelProgram,
     Shard,
-    gated_mlp,
+    feed_forward,
     grouped_query_attention,
     rope_tables,
 )
@@ -47,5 +47,5 @@ def build(
         normed = m.norm(x, f"{prefix}.input_layernorm")
         x = ops.add(x, grouped_query_attention(m, layer, normed, tables, head_norms=True))
         normed = m.norm(x, f"{prefix}.post_attention_layernorm")
-        x = ops.add(x, gated_mlp(m, f"{prefix}.mlp", normed, config.intermediate_size))
+        x = ops.add(x, feed_forward(m, layer, normed))
     return m.finish(x)

@@ -8,25 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xinheng.core import ops
 from xinheng.core.errors import ModelError
-from xinheng.core.ir import DType
 
-from ..layers import (
-    WHOLE,
-    ExpertConfig,
-    ModelConfig,
-    ModelContext,
-    ModelProgram,
-    Shard,
-    gated_mlp,
-    grouped_query_attention,
-    mixture_of_experts,
-    rope_tables,
-)
-from ..weights import Checkpoint
+from ..layers import ExpertConfig, ModelConfig
 from .fields import Fields
 from .hugging_face import decoder_config
+from .qwen3 import build
+
+__all__ = ["build", "from_hugging_face"]
 
 
 def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
@@ -54,23 +43,3 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
         moe=moe,
         **window,
     )
-
-
-def build(
-    config: ModelConfig, checkpoint: Checkpoint, dtype: DType, cache_scheme: str, shard: Shard = WHOLE
-) -> ModelProgram:
-    """The graph of one step."""
-    m = ModelContext(config, checkpoint, dtype, cache_scheme, shard)
-    assert config.moe is not None
-    tables = rope_tables(m.positions, config.rope.frequencies(), config.rope.magnitude)
-    x = m.embed()
-    for layer in range(config.num_layers):
-        prefix = f"model.layers.{layer}"
-        normed = m.norm(x, f"{prefix}.input_layernorm")
-        x = ops.add(x, grouped_query_attention(m, layer, normed, tables, head_norms=True))
-        normed = m.norm(x, f"{prefix}.post_attention_layernorm")
-        if config.moe.layers[layer]:
-            x = ops.add(x, mixture_of_experts(m, f"{prefix}.mlp", normed))
-        else:
-            x = ops.add(x, gated_mlp(m, f"{prefix}.mlp", normed, config.intermediate_size))
-    return m.finish(x)
