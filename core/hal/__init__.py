@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .arithmetic import ANY_ORDER, HF32, TF32, Arithmetic
 from .backend import API_VERSION, Backend, DeviceInfo, Finding
 from .bucketed import BucketedExecutable
 from .collective import Communicator, LoopbackCommunicator
@@ -21,6 +22,7 @@ from .device import (
 from .executable import Bound, Choice, Executable, KernelExecutable, Placement
 from .graph_executable import GraphExecutable
 from .kernel import Kernel, KernelRegistry, Refusal
+from .memory_guard import BAND, MemoryGuard, canary
 from .partitioned import PartitionedExecutable
 from .profile import Profile, Span
 from .reference import ReferenceDevice
@@ -28,7 +30,12 @@ from .spec import DeviceSpec
 from .weight import WeightPart, WeightSource
 
 __all__ = [
+    "ANY_ORDER",
     "API_VERSION",
+    "BAND",
+    "HF32",
+    "TF32",
+    "Arithmetic",
     "Backend",
     "Bound",
     "BucketedExecutable",
@@ -51,6 +58,7 @@ __all__ = [
     "KernelExecutable",
     "KernelRegistry",
     "LoopbackCommunicator",
+    "MemoryGuard",
     "MemoryStats",
     "Numerics",
     "PartitionedExecutable",
@@ -62,4 +70,5 @@ __all__ = [
     "StateSpace",
     "WeightPart",
     "WeightSource",
+    "canary",
 ]

@@ -15,8 +15,10 @@ from ..errors import DeviceError
 from ..ir.dtype import DType
 from ..ir.graph import Graph, Node
 from ..ir.types import StateType
+from .arithmetic import Arithmetic
 from .collective import Communicator
 from .kernel import Kernel, KernelRegistry, Refusal
+from .memory_guard import MemoryGuard
 from .weight import WeightSource
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Capabilities:
         max_length: the longest sequence its attention kernels take; None for any.
         unified_memory: the host can read a buffer without a copy.
         preferred_dtype: what `dtype = "auto"` computes in.
+        arithmetic: how its kernels compute; conformance needs it from level L1 on.
     """
 
     dtypes: frozenset[DType]
@@ -46,6 +49,7 @@ class Capabilities:
     unified_memory: bool = False
     preferred_dtype: str = "float32"
     max_length: int | None = None
+    arithmetic: Arithmetic | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,18 @@ class Device(ABC):
     @abstractmethod
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
         """Zeroed memory for a state, in the device's own layout; OutOfMemory if there is not enough."""
+
+    def read_state(self, state: Buffer, type: StateType) -> tuple[NDArray[Any], ...]:
+        """A copy of a state as references see it, such as `KVPages(k, v)`, in its own dtype; waits for the device."""
+        raise DeviceError(f"{self.spec} does not show what its states hold; implement Device.read_state")
+
+    def write_state(self, state: Buffer, type: StateType, pages: tuple[NDArray[Any], ...]) -> None:
+        """Overwrite a state with what references would see, of the shapes that `read_state` returns."""
+        raise DeviceError(f"{self.spec} does not let its states be set; implement Device.write_state")
+
+    def guard_memory(self) -> MemoryGuard | None:
+        """A guard to enter while kernels run in a test; None where memory cannot be watched, which reports say."""
+        return None
 
     @abstractmethod
     def shape(self, buffer: Buffer) -> tuple[int, ...]:

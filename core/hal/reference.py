@@ -16,11 +16,15 @@ from ..ir.op import Op
 from ..ir.types import StateType, TensorType
 from ..ops import OPSET, KVPages, LatentPages, SequenceSlots, among
 from ..schemes import scheme
+from .arithmetic import ANY_ORDER, Arithmetic
 from .collective import Communicator
 from .device import Buffer, Capabilities, Device, MemoryStats, StateSpace
 from .host import host_memory
 from .kernel import KernelRegistry
 from .weight import WeightSource
+
+EXACT = Arithmetic(ANY_ORDER, accumulate=float64, determinism="D4")
+"""That of references: float64 in any order, each result rounded once."""
 
 
 class ReferenceKernel:
@@ -124,7 +128,7 @@ class ReferenceDevice(Device):
 
     def __init__(self, spec: str = "reference", name: str = "numpy float64 reference") -> None:
         self.spec, self.name = spec, name
-        self.capabilities = Capabilities(frozenset(DTYPES.values()), unified_memory=True)
+        self.capabilities = Capabilities(frozenset(DTYPES.values()), unified_memory=True, arithmetic=EXACT)
         self.kernels = reference_kernels(self)
 
     def upload(self, array: NDArray[Any], dtype: DType) -> Buffer:
@@ -158,6 +162,13 @@ class ReferenceDevice(Device):
             raise OutOfMemory(
                 f"{self.spec}: no room for {space.blocks} cache blocks; lower engine.cache_memory"
             ) from None
+
+    def read_state(self, state: Buffer, type: StateType) -> tuple[NDArray[Any], ...]:
+        made: tuple[NDArray[Any], ...] = state._make(map(np.array, state))
+        return made
+
+    def write_state(self, state: Buffer, type: StateType, pages: tuple[NDArray[Any], ...]) -> None:
+        _kept(state, pages)
 
     def shape(self, buffer: Buffer) -> tuple[int, ...]:
         return tuple(np.shape(buffer))

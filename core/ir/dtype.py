@@ -66,8 +66,11 @@ class DType:
 
     @property
     def eta(self) -> float:
-        """Half the smallest subnormal: the largest absolute error of a rounding that underflows."""
-        return 2.0 ** (self.emin - self.precision)
+        """Half the smallest subnormal: the largest absolute error of a rounding that underflows.
+
+        Half of that of float64 is no float64 number; there it is all of it.
+        """
+        return 2.0 ** max(self.emin - self.precision, -1074)
 
     @property
     def largest(self) -> float:

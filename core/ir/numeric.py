@@ -58,6 +58,16 @@ def store(x: Any, dtype: DType | None, known: bool = True) -> Any:
     return np.asarray(round_to(x, dtype), np.asarray(x).dtype) if y is NotImplemented else y
 
 
+def point(x: Any, name: str, known: bool = True) -> Any:
+    """A rounding point: an intermediate that a kernel may keep in the dtype of its operands, or wider.
+
+    Which of its points a kernel rounds at is its program; conformance has a list of programs by op. `known` as in
+    `store`.
+    """
+    y = _word("point", x, name, known=known)
+    return x if y is NotImplemented else y
+
+
 def shift(m: Any) -> Any:
     """A shift that cancels exactly, such as the maximum in softmax: any nearby value will do, its error is dropped."""
     y = _word("shift", m)

@@ -92,7 +92,7 @@ def paged_attention(
     [heads] adds one logit without a value to each row's denominator. Query head h reads key head
     h // (heads / cache heads). Results are [tokens, heads, v_dim] and float32 [tokens, heads] (sinks included); a row
     that sees no key, or lies at or beyond query_start[seqs], gives 0 and -inf. Softmax by its maximum, accumulated in
-    at least float32.
+    at least float32; the exponentials may be rounded before they meet the values.
     """
 
     def one(s: int, begin: int, end: int) -> Any:
@@ -164,11 +164,13 @@ def attend(
     top = numeric.shift(top)
     p = np.exp(logits - top)
     total = np.sum(p, axis=-1, keepdims=True)
+    # a running maximum scales them differently from block to block
+    kept = numeric.point(p, "probs", known=False)
     if sink is not None:
         total = total + np.exp(sink - top)
     seen = np.any(visible, axis=-1)[:, None]
     safe = np.where(seen, total, 1.0)
-    out = np.where(seen, np.matmul(p, v) / safe, 0.0)
+    out = np.where(seen, np.matmul(kept, v) / safe, 0.0)
     lse = np.where(seen, top + np.log(safe), -np.inf)
     return np.transpose(out, (1, 0, 2)), np.transpose(lse[..., 0], (1, 0))
 

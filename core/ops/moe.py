@@ -37,30 +37,34 @@ def moe_gating_topk(
     runs stay whose sum of the best two choices ("top2") or best choice ("max") is largest. Weights are the scores of
     the chosen, without the bias; `renormalise` divides them by their sum plus 1e-20, then `scale` multiplies them.
     """
-    scores = _softmax(logits) if score == "softmax" else numeric.sigmoid(logits)
+    scores = gating_scores(logits, score)
     choice = scores if bias is None else scores + bias
     if groups > 1:
-        choice = np.where(_kept_groups(choice, groups, groups_kept, group_score), choice, -np.inf)
+        value = group_values(choice, groups, group_score)
+        rank = np.argsort(np.argsort(-value, axis=-1, kind="stable"), axis=-1, kind="stable")
+        choice = np.where(np.repeat(rank < groups_kept, choice.shape[-1] // groups, axis=-1), choice, -np.inf)
     experts = np.argsort(-choice, axis=-1, kind="stable")[..., :k]
+    return gating_weights(scores, experts, renormalise, scale), experts.astype(np.int32)
+
+
+def gating_scores(logits: Tensor, score: str) -> Tensor:
+    """The scores of all experts, [tokens, experts]."""
+    return softmax.reference(logits) if score == "softmax" else numeric.sigmoid(logits)
+
+
+def group_values(choice: Tensor, groups: int, rule: str) -> Tensor:
+    """What groups of experts are chosen by, [tokens, groups]."""
+    inside = np.reshape(choice, (choice.shape[0], groups, choice.shape[1] // groups))
+    ordered = np.take_along_axis(inside, np.argsort(-inside, axis=-1, kind="stable"), axis=-1)
+    return np.sum(ordered[..., : 2 if rule == "top2" else 1], axis=-1)
+
+
+def gating_weights(scores: Tensor, experts: Tensor, renormalise: bool, scale: float) -> Tensor:
+    """The weights of chosen experts, [tokens, k]."""
     weights = np.take_along_axis(scores, experts, axis=-1)
     if renormalise:
         weights = weights / (np.sum(weights, axis=-1, keepdims=True) + 1e-20)
-    return weights * scale, experts.astype(np.int32)
-
-
-def _softmax(x: Tensor) -> Tensor:
-    z = np.exp(x - numeric.shift(np.max(x, axis=-1, keepdims=True)))
-    return z / np.sum(z, axis=-1, keepdims=True)
-
-
-def _kept_groups(choice: Tensor, groups: int, kept: int, rule: str) -> Tensor:
-    """Which experts lie in a kept group, bool [tokens, experts]."""
-    tokens, experts = choice.shape
-    inside = np.reshape(choice, (tokens, groups, experts // groups))
-    ordered = np.take_along_axis(inside, np.argsort(-inside, axis=-1, kind="stable"), axis=-1)
-    value = np.sum(ordered[..., : 2 if rule == "top2" else 1], axis=-1)
-    rank = np.argsort(np.argsort(-value, axis=-1, kind="stable"), axis=-1, kind="stable")
-    return np.repeat(rank < kept, experts // groups, axis=-1)
+    return weights * scale
 
 
 @moe_gating_topk.infer
@@ -226,10 +230,10 @@ def fused_moe(x: Tensor, weights: Tensor, experts: Tensor, gate: Weight, up: Wei
     result of each expert may be rounded to the dtype of x, or kept wider, before the sum.
     """
     rows, order, counts = moe_permute.reference(x, experts, num_experts=gate.shape[0])
-    inner = silu_and_mul.reference(
-        grouped_linear.reference(rows, gate, counts), grouped_linear.reference(rows, up, counts)
-    )
-    return moe_unpermute.reference(grouped_linear.reference(inner, down, counts), order, weights)
+    gated, lifted = (numeric.point(grouped_linear.reference(rows, w, counts), "products") for w in (gate, up))
+    inner = numeric.point(silu_and_mul.reference(gated, lifted), "inner")
+    outer = numeric.point(grouped_linear.reference(inner, down, counts), "outer")
+    return moe_unpermute.reference(outer, order, weights)
 
 
 @fused_moe.infer

@@ -20,10 +20,10 @@ from .reduction import mean
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis (Zhang and Sennrich 2019).
 
-    Computed in at least float32 and rounded once. A weight stored as an offset from one is not meant here: add the one
-    when the weight is loaded.
+    Computed in at least float32 and rounded once; the quotient may be rounded before it meets the weight. A weight
+    stored as an offset from one is not meant here: add the one when the weight is loaded.
     """
-    return x * numeric.rsqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
+    return numeric.point(x * numeric.rsqrt(np.mean(x * x, axis=-1, keepdims=True) + eps), "normed") * weight
 
 
 @rms_norm.infer
@@ -48,7 +48,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> 
     and the reciprocal root that some chips return besides is not a result.
     """
     total = x + residual
-    return rms_norm.reference(total, weight, eps=eps), total
+    return rms_norm.reference(numeric.point(total, "sum"), weight, eps=eps), total
 
 
 @add_rms_norm.infer
@@ -72,11 +72,11 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last axis (Ba et al. 2016).
 
     The variance is the mean of squared distances from the mean (divided by n). Computed in at least float32 and rounded
-    once.
+    once; the quotient may be rounded before it meets the weight.
     """
     centred = x - np.mean(x, axis=-1, keepdims=True)
     y = centred * numeric.rsqrt(np.mean(centred * centred, axis=-1, keepdims=True) + eps)
-    y = y if weight is None else y * weight
+    y = y if weight is None else numeric.point(y, "normed") * weight
     return y if bias is None else y + bias
 
 
@@ -153,8 +153,11 @@ def _(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> Tensor:
 
 @op(tolerance=Tolerance.TRANSCENDENTAL)
 def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) * up (Shazeer 2020), computed in at least float32 and rounded once."""
-    return gate * numeric.sigmoid(gate) * up
+    """silu(gate) * up (Shazeer 2020), computed in at least float32 and rounded once.
+
+    silu(gate) may be rounded before it meets up.
+    """
+    return numeric.point(gate * numeric.sigmoid(gate), "activated") * up
 
 
 @silu_and_mul.decompose
@@ -164,10 +167,15 @@ def _(gate: Tensor, up: Tensor) -> Tensor:
 
 @op(tolerance=Tolerance.TRANSCENDENTAL)
 def gelu_and_mul(gate: Tensor, up: Tensor, *, approximate: str = "none") -> Tensor:
-    """gelu(gate) * up (Shazeer 2020), computed in at least float32 and rounded once; `approximate` as in gelu."""
+    """gelu(gate) * up (Shazeer 2020), computed in at least float32 and rounded once; `approximate` as in gelu.
+
+    gelu(gate) may be rounded before it meets up.
+    """
     if approximate == "tanh":
-        return 0.5 * gate * (1.0 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * (gate * gate * gate)))) * up
-    return 0.5 * gate * (1.0 + numeric.erf(gate * math.sqrt(0.5))) * up
+        y = 0.5 * gate * (1.0 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * (gate * gate * gate))))
+    else:
+        y = 0.5 * gate * (1.0 + numeric.erf(gate * math.sqrt(0.5)))
+    return numeric.point(y, "activated") * up
 
 
 @gelu_and_mul.decompose
