@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,19 @@ import torch
 from numpy.typing import NDArray
 
 from xinheng.core.errors import DeviceError, OutOfMemory
-from xinheng.core.hal import Buffer, Capabilities, Device, MemoryStats, StateSpace, WeightPart, WeightSource
+from xinheng.core.hal import (
+    Buffer,
+    Capabilities,
+    Device,
+    MemoryGuard,
+    MemoryStats,
+    StateSpace,
+    WeightPart,
+    WeightSource,
+)
 from xinheng.core.ir.dtype import DType, bfloat16, cast_to, dtype
 from xinheng.core.ir.types import StateType
+from xinheng.core.ops import KVPages, LatentPages, SequenceSlots
 from xinheng.core.schemes import scheme
 
 from .collective import GlooCommunicator
@@ -26,6 +37,7 @@ from .handles import (
     TorchWeight,
     TorchWeightPart,
 )
+from .memory_guard import TorchGuard
 
 
 class TorchDevice(Device):
@@ -33,9 +45,18 @@ class TorchDevice(Device):
 
     def __init__(self, spec: str, name: str, device: torch.device, capabilities: Capabilities) -> None:
         self.spec, self.name, self.device, self.capabilities = spec, name, device, capabilities
+        self.guard: TorchGuard | None = None
+
+    def guard_memory(self) -> MemoryGuard | None:
+        return TorchGuard(self)
 
     def upload(self, array: NDArray[Any], dtype: DType) -> Buffer:
-        return self._tensor(array, dtype).to(self.device)
+        return self._placed(self._tensor(array, dtype))
+
+    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor in memory of this device, which is guarded while somebody watches it."""
+        there = tensor.to(self.device)
+        return there if self.guard is None else self.guard.moved(there)
 
     def _tensor(self, array: NDArray[Any], kind: DType) -> torch.Tensor:
         if kind not in DTYPES:
@@ -68,7 +89,7 @@ class TorchDevice(Device):
             tensor = self._tensor(np.ascontiguousarray(data).view(dense.numpy), dense)
         else:
             tensor = self._tensor(np.ascontiguousarray(data), dtype("uint8"))
-        return TorchWeightPart(part.scheme, part.rows, tensor.to(self.device))
+        return TorchWeightPart(part.scheme, part.rows, self._placed(tensor))
 
     def layout_of(self, buffer: Buffer) -> tuple[str, int]:
         return "as stored", buffer.nbytes
@@ -81,13 +102,27 @@ class TorchDevice(Device):
         kind, lead = known[coding], (space.blocks, space.block_size)
         try:
             if type.kind == "sequence_state":
-                return TorchSequenceState(self._zeros((space.blocks, *type["shape"]), kind))
+                return TorchSequenceState(self._cleared((space.blocks, *type["shape"]), kind))
             if type.kind == "paged_latent":
-                return TorchPagedLatent(*(self._zeros((*lead, type[d]), kind) for d in ("dim", "rope_dim")))
-            made = [self._zeros((*lead, type["heads"], type[d]), kind) for d in ("k_dim", "v_dim")]
+                return TorchPagedLatent(*(self._cleared((*lead, type[d]), kind) for d in ("dim", "rope_dim")))
+            made = [self._cleared((*lead, type["heads"], type[d]), kind) for d in ("k_dim", "v_dim")]
         except (MemoryError, RuntimeError) as error:
             raise OutOfMemory(f"{self.spec}: no room for {space.blocks} cache blocks: {error}") from error
         return TorchPagedKV(*made)
+
+    def read_state(self, state: Buffer, type: StateType) -> tuple[NDArray[Any], ...]:
+        shown = {"paged_kv": KVPages, "paged_latent": LatentPages, "sequence_state": SequenceSlots}[type.kind]
+        made: tuple[NDArray[Any], ...] = shown(*(self.download(x.clone()) for x in _parts(state)))
+        return made
+
+    def write_state(self, state: Buffer, type: StateType, pages: tuple[NDArray[Any], ...]) -> None:
+        for held, new in zip(_parts(state), pages, strict=True):
+            held.copy_(self.upload(new, NAMES[held.dtype]))
+
+    def _cleared(self, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+        """Memory of a state."""
+        made = self._zeros(shape, kind)
+        return made if self.guard is None else self.guard.moved(made)
 
     def _zeros(self, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
         return torch.zeros(shape, dtype=kind, device=self.device)
@@ -100,3 +135,8 @@ class TorchDevice(Device):
 
     def memory(self) -> MemoryStats:
         raise DeviceError(f"{self.spec}: this backend does not report memory; set engine.cache_memory")
+
+
+def _parts(state: Buffer) -> list[torch.Tensor]:
+    """The tensors of a state, in the order references see them."""
+    return [getattr(state, f.name) for f in fields(state)]

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import torch
 
-from xinheng.core.hal import Capabilities, DeviceOptions, KernelRegistry, MemoryStats
+from xinheng.core.hal import ANY_ORDER, Arithmetic, Capabilities, DeviceOptions, KernelRegistry, MemoryStats
 from xinheng.core.hal.host import host_memory
 
 from .._torch import TORCH_KERNELS, TorchDevice
@@ -15,27 +15,32 @@ from .._torch.handles import DTYPES
 from .._torch.kernels.collective import register_collectives
 from .._torch.kernels.movement import register_makers
 from .jit import NativeUnavailable, load
-from .kernels import Library, available_threads, register_native
+from .kernels import Library, available_threads, register_native, register_unsigned
 from .processor import processor_name
+
+ARITHMETIC = Arithmetic(ANY_ORDER, determinism="D4")
+"""float32 or wider; an element is added up in one order, whatever the batch and the threads."""
+TORCH_ONLY = Arithmetic(ANY_ORDER, determinism="D2")
+"""Without the native kernels: libraries below torch choose the order by the size of a product."""
 
 
 class CPUDevice(TorchDevice):
     """`cpu:0`; its buffers are torch tensors in host memory."""
 
     def __init__(self, options: DeviceOptions) -> None:
-        capabilities = Capabilities(frozenset(DTYPES), block_sizes=(16, 32, 64, 128), unified_memory=True)
-        super().__init__("cpu:0", processor_name(), torch.device("cpu"), capabilities)
+        library, self._notes = _library(options)
+        arithmetic = TORCH_ONLY if library is None else ARITHMETIC
+        limits = Capabilities(
+            frozenset(DTYPES), block_sizes=(16, 32, 64, 128), unified_memory=True, arithmetic=arithmetic
+        )
+        super().__init__("cpu:0", processor_name(), torch.device("cpu"), limits)
         self.kernels = KernelRegistry(TORCH_KERNELS)
         register_makers(self.kernels, self.device)
         register_collectives(self.kernels, self)
+        register_unsigned(self.kernels)
         self.threads = options.threads or max(1, available_threads() // options.sharers)
         torch.set_num_threads(self.threads)  # the kernels of torch that run between ours
-        self._notes: tuple[str, ...] = ()
-        try:
-            library = Library(load(options.cache_dir / "jit" if options.cache_dir else None).library)
-        except NativeUnavailable as error:
-            self._notes = (str(error),)
-        else:
+        if library is not None:
             library.set_threads(self.threads)
             register_native(self.kernels, library)
 
@@ -49,3 +54,11 @@ class CPUDevice(TorchDevice):
 
     def memory(self) -> MemoryStats:
         return host_memory()
+
+
+def _library(options: DeviceOptions) -> tuple[Library | None, tuple[str, ...]]:
+    """The native kernels; without them, the reason as a note."""
+    try:
+        return Library(load(options.cache_dir / "jit" if options.cache_dir else None).library), ()
+    except NativeUnavailable as error:
+        return None, (str(error),)

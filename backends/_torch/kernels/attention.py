@@ -164,7 +164,8 @@ def places(pages: Any, seq_lens: Tensor, block_table: Tensor) -> tuple[Tensor, T
 def gather_slots(pages: Tensor, slots: Tensor) -> Tensor:
     """Rows of pages [blocks, block_size, ...] by slot; zeros for -1."""
     rows = pages.view(-1, *pages.shape[2:])[slots.clamp(min=0)]
-    rows[slots < 0] = 0
+    bits = rows.view(torch.uint8) if rows.element_size() == 1 else rows  # torch cannot fill float8
+    bits[slots < 0] = 0
     return rows
 
 

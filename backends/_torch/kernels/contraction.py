@@ -20,12 +20,17 @@ _CHUNK_VALUES = 1 << 22
 
 @TORCH_KERNELS.register(ops.matmul, name="torch_matmul", when=calculated)
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    return torch.matmul(a, b)
+    return torch.matmul(wide(a), wide(b)).to(a.dtype) if _flushed(a) else torch.matmul(a, b)
+
+
+def _flushed(x: Tensor) -> bool:
+    """Whether its subnormal numbers may be missing in products, as in those of processors with bfloat16 units."""
+    return x.dtype is torch.bfloat16 and x.device.type == "cpu"
 
 
 @TORCH_KERNELS.register(ops.linear, name="torch_linear", dtypes=FLOATS)
 def linear(x: Tensor, weight: TorchWeight, bias: Tensor | None = None) -> Tensor:
-    if len(weight.parts) == 1 and weight.parts[0].data.dtype is x.dtype:
+    if len(weight.parts) == 1 and weight.parts[0].data.dtype is x.dtype and not _flushed(x):
         return F.linear(x, weight.parts[0].data, bias)
     rows, columns = weight.shape
     out = torch.empty((*x.shape[:-1], rows), dtype=x.dtype, device=x.device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
@@ -21,6 +23,13 @@ def spread(pads: tuple[int, ...]) -> list[int]:
     """Pads (all begins, all ends) in the order of torch: begin and end of each axis, last axis first."""
     n = len(pads) // 2
     return [size for i in reversed(range(n)) for size in (pads[i], pads[n + i])]
+
+
+def _each(x: Tensor, convolve: Callable[[Tensor], Tensor]) -> Tensor:
+    """One sample after the other: libraries choose by the size of the batch in which order they add."""
+    if x.shape[0] < 2:
+        return convolve(x)
+    return torch.cat([convolve(one.contiguous()) for one in torch.split(x, 1)])
 
 
 def _taken(node: Node) -> bool | str:
@@ -49,7 +58,8 @@ def conv(
     symmetric = pads[:n] == pads[n:]
     if not symmetric:
         wider = F.pad(wider, spread(pads))
-    y = _CONV[n - 1](wider, wide(weight), added, strides, pads[:n] if symmetric else 0, dilations, groups)
+    kernel, padding = wide(weight), pads[:n] if symmetric else 0
+    y = _each(wider, lambda one: _CONV[n - 1](one, kernel, added, strides, padding, dilations, groups))
     return y.to(x.dtype)
 
 
@@ -66,7 +76,8 @@ def conv_transpose(
     groups: int = 1,
 ) -> Tensor:
     n = len(strides)
-    y = _TRANSPOSED[n - 1](wide(x), wide(weight), None, strides, 0, 0, groups, dilations)
+    kernel = wide(weight)
+    y = _each(wide(x), lambda one: _TRANSPOSED[n - 1](one, kernel, None, strides, 0, 0, groups, dilations))
     cut = [c for i in reversed(range(n)) for c in (-pads[i], output_padding[i] - pads[n + i])]
     y = F.pad(y, cut)
     if bias is not None:

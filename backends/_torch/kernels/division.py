@@ -14,7 +14,12 @@ Tensor = torch.Tensor
 
 @TORCH_KERNELS.register(ops.fmod, name="torch_fmod", when=calculated)
 def fmod(a: Tensor, b: Tensor) -> Tensor:
-    return torch.fmod(wide(a), wide(b)).to(a.dtype)
+    x, y = wide(a), wide(b)
+    if x.is_floating_point():
+        # torch's vector code gives NaN where a / b overflows: far multiples of b, which change nothing, come first
+        far = 2.0**100 if x.dtype is torch.float32 else 2.0**800
+        x = torch.fmod(torch.fmod(x, y * far * far), y * far)
+    return torch.fmod(x, y).to(a.dtype)
 
 
 @TORCH_KERNELS.register(ops.trunc_div, name="torch_trunc_div", when=calculated)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from xinheng.core import ops
 from xinheng.core.ir.dtype import DType
@@ -21,6 +20,25 @@ Tensor = torch.Tensor
 def wide(x: Tensor) -> Tensor:
     """A 16-bit or narrower float tensor in float32; others as they are."""
     return x.float() if x.is_floating_point() and x.element_size() < 4 else x
+
+
+# Torch has other instructions for these where a tensor does not fill the last vector register, so that the bits of an
+# element would depend on how many others there are; exp, erf and tanh have no such places.
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)) in the dtype of x."""
+    return torch.reciprocal(1.0 + torch.exp(-x))
+
+
+def silu(x: Tensor) -> Tensor:
+    """x sigmoid(x) in the dtype of x."""
+    return x / (1.0 + torch.exp(-x))
+
+
+def power(a: Tensor, b: Tensor) -> Tensor:
+    """a to the b, floats by way of float64, which hides the difference."""
+    if not a.is_floating_point():
+        return torch.pow(a, b)
+    return torch.pow(a.double(), b.double()).to(a.dtype)
 
 
 def _unary(op: Any, function: Callable[[Tensor], Tensor]) -> None:
@@ -39,14 +57,14 @@ for _op, _function in (
     (ops.cos, torch.cos),
     (ops.tanh, torch.tanh),
     (ops.erf, torch.erf),
-    (ops.sigmoid, torch.sigmoid),
+    (ops.sigmoid, sigmoid),
     (ops.sqrt, torch.sqrt),
     (ops.rsqrt, torch.rsqrt),
     (ops.square, torch.square),
     (ops.reciprocal, torch.reciprocal),
     (ops.floor, torch.floor),
     (ops.round, torch.round),
-    (ops.silu, F.silu),
+    (ops.silu, silu),
 ):
     _unary(_op, _function)
 
@@ -82,7 +100,7 @@ for _pairwise_op, _pairwise in (
     (ops.eq, torch.eq),
     (ops.lt, torch.lt),
     (ops.le, torch.le),
-    (ops.pow, torch.pow),
+    (ops.pow, power),
     (ops.bitwise_and, torch.bitwise_and),
     (ops.logical_and, torch.logical_and),
     (ops.logical_or, torch.logical_or),
@@ -145,7 +163,7 @@ def gelu_wide(x: Tensor, approximate: str) -> Tensor:
     """gelu in the dtype of x. Torch's own erf form is less exact than its erf, and NaN at infinity."""
     if approximate == "none":
         return 0.5 * x * (1.0 + torch.erf(x * math.sqrt(0.5)))
-    return F.gelu(x, approximate=approximate)
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
 @TORCH_KERNELS.register(ops.gelu, name="torch_gelu", when=calculated)

@@ -8,7 +8,7 @@ from xinheng.core import ops
 
 from ..handles import TorchWeight
 from .contraction import linear
-from .elementwise import wide
+from .elementwise import sigmoid, wide
 from .registry import FLOATS, TORCH_KERNELS, calculated
 
 Tensor = torch.Tensor
@@ -32,7 +32,7 @@ def moe_gating_topk(
     groups_kept: int = 1,
     group_score: str = "top2",
 ) -> tuple[Tensor, Tensor]:
-    scores = torch.softmax(wide(logits), dim=-1) if score == "softmax" else torch.sigmoid(wide(logits))
+    scores = torch.softmax(wide(logits), dim=-1) if score == "softmax" else sigmoid(wide(logits))
     choice = scores if bias is None else scores + bias.to(scores.dtype)
     if groups > 1:
         inside = choice.reshape(choice.shape[0], groups, choice.shape[1] // groups)

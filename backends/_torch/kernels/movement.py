@@ -9,7 +9,7 @@ from xinheng.core.hal import KernelRegistry
 from xinheng.core.ir.dtype import DType
 
 from ..handles import DTYPES
-from .registry import FLOATS, TORCH_KERNELS, calculated, held
+from .registry import CALCULATED, FLOATS, TORCH_KERNELS, held
 
 Tensor = torch.Tensor
 
@@ -52,13 +52,22 @@ def slice(x: Tensor, *, axis: int, start: int, stop: int, step: int = 1) -> Tens
 @TORCH_KERNELS.register(ops.index_select, name="torch_index_select", when=held)
 def index_select(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     axis %= x.dim()
-    flat = torch.index_select(x, axis, indices.reshape(-1).long())
+    flat = torch.index_select(_selectable(x), axis, indices.reshape(-1).long()).view(x.dtype)
     return flat.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
 
-@TORCH_KERNELS.register(ops.gather, name="torch_gather", when=calculated)
+@TORCH_KERNELS.register(ops.gather, name="torch_gather", when=held)
 def gather(x: Tensor, indices: Tensor, *, axis: int = -1) -> Tensor:
-    return torch.take_along_dim(x, indices.long(), dim=axis)
+    return torch.take_along_dim(_selectable(x), indices.long(), dim=axis).view(x.dtype)
+
+
+def _selectable(x: Tensor) -> Tensor:
+    """The bits of a tensor where torch selects no elements of its dtype, as of float8 and wide unsigned integers."""
+    return x if x.dtype in _SELECTED else x.view(_BITS[x.element_size()])
+
+
+_SELECTED = frozenset(DTYPES[kind] for kind in CALCULATED)
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def register_makers(registry: KernelRegistry, device: torch.device) -> None:
@@ -70,4 +79,8 @@ def register_makers(registry: KernelRegistry, device: torch.device) -> None:
 
     @registry.register(ops.arange, name="torch_arange", dtypes=FLOATS, when=held)
     def arange(*, size: int, dtype: DType) -> Tensor:
-        return torch.arange(size, dtype=DTYPES[dtype], device=device)
+        # half formats through float32: in bfloat16 torch adds the start of a vector to its lanes after rounding it
+        made = torch.arange(
+            size, dtype=torch.float32 if dtype.bits == 16 and dtype.is_float else DTYPES[dtype], device=device
+        )
+        return made.to(DTYPES[dtype])

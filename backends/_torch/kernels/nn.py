@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
 from xinheng.core import ops
 
-from .elementwise import gelu_wide, wide
+from .elementwise import gelu_wide, silu, wide
+from .reduction import averaged
 from .registry import FLOATS, TORCH_KERNELS
 
 Tensor = torch.Tensor
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 @TORCH_KERNELS.register(ops.rms_norm, name="torch_rms_norm", dtypes=FLOATS)
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     wider = wide(x)
-    return (wider * torch.rsqrt(wider.square().mean(-1, keepdim=True) + eps) * wide(weight)).to(x.dtype)
+    return (wider * torch.rsqrt(averaged(wider.square(), -1, True) + eps) * wide(weight)).to(x.dtype)
 
 
 @TORCH_KERNELS.register(ops.add_rms_norm, name="torch_add_rms_norm", dtypes=FLOATS)
@@ -27,8 +27,8 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> 
 
 @TORCH_KERNELS.register(ops.layer_norm, name="torch_layer_norm", dtypes=FLOATS)
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float) -> Tensor:
-    centred = wide(x) - wide(x).mean(-1, keepdim=True)
-    y = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    centred = wide(x) - averaged(x, -1, True)
+    y = centred * torch.rsqrt(averaged(centred.square(), -1, True) + eps)
     y = y if weight is None else y * wide(weight)
     return (y if bias is None else y + wide(bias)).to(x.dtype)
 
@@ -47,7 +47,7 @@ def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool =
 
 @TORCH_KERNELS.register(ops.silu_and_mul, name="torch_silu_and_mul", dtypes=FLOATS)
 def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
-    return (F.silu(wide(gate)) * wide(up)).to(gate.dtype)
+    return (silu(wide(gate)) * wide(up)).to(gate.dtype)
 
 
 @TORCH_KERNELS.register(ops.gelu_and_mul, name="torch_gelu_and_mul", dtypes=FLOATS)

@@ -7,6 +7,7 @@ import torch
 from xinheng.core import ops
 
 from .elementwise import wide
+from .reduction import folded
 from .registry import TORCH_KERNELS, calculated
 
 Tensor = torch.Tensor
@@ -14,7 +15,7 @@ Tensor = torch.Tensor
 
 @TORCH_KERNELS.register(ops.prod, name="torch_prod", when=calculated)
 def prod(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
-    return torch.prod(wide(x), dim=axis, keepdim=keepdims).to(x.dtype)
+    return folded(torch.prod, x, axis, keepdims, neutral=1).to(x.dtype)
 
 
 @TORCH_KERNELS.register(ops.cumprod, name="torch_cumprod", when=calculated)

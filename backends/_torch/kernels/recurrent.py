@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from xinheng.core import ops
 
 from ..handles import NAMES, TorchSequenceState
-from .elementwise import cast, wide
+from .elementwise import cast, silu, wide
 from .registry import FLOATS, TORCH_KERNELS
 
 Tensor = torch.Tensor
@@ -49,7 +49,7 @@ def causal_conv1d(
             continue
         whole = torch.cat((past[s], x[begin:end].to(kind).T), dim=1)
         y = F.conv1d(whole[None], columns, None if bias is None else bias.to(kind), groups=x.shape[1])[0].T
-        out[begin:end] = (y if activation is None else F.silu(y)).to(x.dtype)
+        out[begin:end] = (y if activation is None else silu(y)).to(x.dtype)
         past[s] = whole[:, whole.shape[1] - reach :]
     _store(state, slots, query_start[1:] > query_start[:-1], past)
     return out, state

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 
 from xinheng.core import ops
 
@@ -12,14 +15,33 @@ from .registry import TORCH_KERNELS, calculated
 Tensor = torch.Tensor
 
 
+BLOCK = 1 << 14
+"""Terms that are folded in one go: of more, torch divides those of a single row among its threads."""
+
+
+def folded(fold: Any, x: Tensor, axis: int, keepdims: bool = False, neutral: int = 0) -> Tensor:
+    """`torch.sum` or `torch.prod` along an axis, in an order that the other rows and their layout do not change."""
+    rows = wide(x).movedim(axis, -1).contiguous()
+    if rows.shape[-1] > BLOCK:
+        padded = F.pad(rows, (0, -rows.shape[-1] % BLOCK), value=neutral)
+        rows = fold(padded.reshape(*padded.shape[:-1], -1, BLOCK), dim=-1)
+    made: Tensor = fold(rows, dim=-1)
+    return made.unsqueeze(axis) if keepdims else made
+
+
+def averaged(x: Tensor, axis: int, keepdims: bool = False) -> Tensor:
+    """The mean along an axis, by `folded`."""
+    return folded(torch.sum, x, axis, keepdims) / x.shape[axis]
+
+
 @TORCH_KERNELS.register(ops.sum, name="torch_sum", when=calculated)
 def sum(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
-    return torch.sum(wide(x), dim=axis, keepdim=keepdims).to(x.dtype)
+    return folded(torch.sum, x, axis, keepdims).to(x.dtype)
 
 
 @TORCH_KERNELS.register(ops.mean, name="torch_mean", when=calculated)
 def mean(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
-    return torch.mean(wide(x), dim=axis, keepdim=keepdims).to(x.dtype)
+    return averaged(x, axis, keepdims).to(x.dtype)
 
 
 @TORCH_KERNELS.register(ops.amax, name="torch_amax", when=calculated)

@@ -12,13 +12,27 @@ from mindspore.device_context.cpu.op_tuning import threads_num
 from numpy.typing import NDArray
 
 from xinheng.core.errors import DeviceError, OutOfMemory
-from xinheng.core.hal import Buffer, Capabilities, Device, DeviceOptions, MemoryStats, StateSpace, WeightSource
+from xinheng.core.hal import (
+    ANY_ORDER,
+    Arithmetic,
+    Buffer,
+    Capabilities,
+    Device,
+    DeviceOptions,
+    MemoryStats,
+    StateSpace,
+    WeightSource,
+)
 from xinheng.core.hal.host import host_memory
-from xinheng.core.ir.dtype import DType, bfloat16, dtype, float16, float32
+from xinheng.core.ir.dtype import DType, bfloat16, cast_to, dtype, float16, float32
 from xinheng.core.ir.types import StateType
+from xinheng.core.ops import KVPages
 
-from .handles import DTYPES, MindSporePagedKV, MindSporeWeight, to_array, to_tensor
+from .handles import DTYPES, NAMES, MindSporePagedKV, MindSporeWeight, to_array, to_tensor
 from .kernels import MINDSPORE_KERNELS
+
+ARITHMETIC = Arithmetic(ANY_ORDER, flush=True, determinism="D2")
+"""float32 or wider; libraries below MindSpore flush subnormal numbers and choose the order by the size of a product."""
 
 
 class MindSporeDevice(Device):
@@ -30,7 +44,9 @@ class MindSporeDevice(Device):
         if options.threads is not None:
             _use_threads(options.threads)
         self.spec, self.name = "ascend:cpu@mindspore", f"MindSpore {ms.__version__}, CPU target"
-        self.capabilities = Capabilities(frozenset(DTYPES), block_sizes=(16, 32, 64, 128), unified_memory=True)
+        self.capabilities = Capabilities(
+            frozenset(DTYPES), block_sizes=(16, 32, 64, 128), unified_memory=True, arithmetic=ARITHMETIC
+        )
         self.kernels = MINDSPORE_KERNELS
 
     def upload(self, array: NDArray[Any], dtype: DType) -> Buffer:
@@ -65,6 +81,14 @@ class MindSporeDevice(Device):
                 f"{self.spec}: no room for {space.blocks} cache blocks; lower engine.cache_memory"
             ) from None
         return MindSporePagedKV(k, v, kind)
+
+    def read_state(self, state: Buffer, type: StateType) -> tuple[NDArray[Any], ...]:
+        kind = dtype(type["scheme"])
+        return KVPages(*(cast_to(to_array(part), kind) for part in (state.k, state.v)))
+
+    def write_state(self, state: Buffer, type: StateType, pages: tuple[NDArray[Any], ...]) -> None:
+        for part, new in zip((state.k, state.v), pages, strict=True):
+            part.assign_value(to_tensor(new, NAMES[part.dtype]))
 
     def shape(self, buffer: Buffer) -> tuple[int, ...]:
         return tuple(buffer.shape)

@@ -5,5 +5,6 @@ from __future__ import annotations
 from .library import Library
 from .native import register_native
 from .threads import available_threads
+from .unsigned import register_unsigned
 
-__all__ = ["Library", "available_threads", "register_native"]
+__all__ = ["Library", "available_threads", "register_native", "register_unsigned"]

@@ -9,11 +9,12 @@ from xinheng.core import ops
 from xinheng.core.hal import KernelRegistry
 from xinheng.core.ir.dtype import bfloat16, float16, float32
 from xinheng.core.ir.graph import Node
-from xinheng.core.ir.types import StateType, WeightType
+from xinheng.core.ir.types import StateType, TensorType, WeightType
 
 from .activation import gelu_kernel, silu_kernel
 from .attention import paged_attention_kernel, write_cache_kernel
 from .embedding import dequantize_kernel, embedding_kernel
+from .expanded import NativeMatmul, expanded_batched_linear_kernel, expanded_linear_kernel
 from .library import Library
 from .linear import batched_linear_kernel, grouped_linear_kernel, linear_kernel
 from .norm import add_rms_norm_kernel, rms_norm_kernel
@@ -33,7 +34,7 @@ def native_kernels(library: Library) -> list[tuple[str, Callable[..., Any], str]
         "dequantize": dequantize_kernel(library),
         "rms_norm": rms_norm_kernel(library),
         "add_rms_norm": add_rms_norm_kernel(library),
-        "grouped_linear": grouped_linear_kernel(library),
+        "grouped_linear": grouped_linear_kernel(linear_kernel(library)),
         "batched_linear": batched_linear_kernel(library),
         "rotary_embedding": rotary_kernel(library),
         "silu_and_mul": silu_kernel(library),
@@ -44,6 +45,18 @@ def native_kernels(library: Library) -> list[tuple[str, Callable[..., Any], str]
     return [(op, function, f"native_{op}") for op, function in made.items()]
 
 
+def expanded_kernels(library: Library) -> list[tuple[str, Any, str]]:
+    """(op, function, name) of products whose right side is expanded before a native kernel reads it."""
+    linear = expanded_linear_kernel(library)
+    made: dict[str, Any] = {
+        "linear": linear,
+        "grouped_linear": grouped_linear_kernel(linear),
+        "batched_linear": expanded_batched_linear_kernel(library),
+    }
+    named = [(op, function, f"expanded_{op}") for op, function in made.items()]
+    return [("matmul", NativeMatmul(library), "native_matmul"), *named]
+
+
 def register_native(registry: KernelRegistry, library: Library, *, priority: int = PRIORITY) -> None:
     """Register all native kernels; they come before torch kernels by their priority."""
 
@@ -52,6 +65,19 @@ def register_native(registry: KernelRegistry, library: Library, *, priority: int
 
     for op, function, name in native_kernels(library):
         registry.register(getattr(ops, op), dtypes=FLOATS, when=condition, name=name, priority=priority)(function)
+    for op, function, name in expanded_kernels(library):
+        registry.register(getattr(ops, op), dtypes=FLOATS, when=fits, name=name, priority=priority - 1)(function)
+
+
+def fits(node: Node) -> bool | str:
+    """Whether float32 holds all that a product reads, or why not."""
+    for value in node.operands:
+        kind = None if value is None else value.type
+        if isinstance(kind, TensorType) and node.op is ops.matmul and kind.dtype not in FLOATS:
+            return f"native kernels multiply {', '.join(k.name for k in FLOATS)}, not {kind.dtype}"
+        if isinstance(kind, WeightType) and any(scheme == "float64" for scheme, _ in kind.parts):
+            return "float32 does not hold weights of float64"
+    return True
 
 
 def applies(node: Node, library: Library) -> bool | str:

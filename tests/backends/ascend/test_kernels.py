@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from xinheng.backends.ascend import AscendBackend
 from xinheng.conformance.bounds import Rules
+from xinheng.conformance.case import Sample
+from xinheng.core import ops
+from xinheng.core.compiler import compile
 from xinheng.core.hal import DeviceSpec
-from xinheng.core.ir import DTYPES, DType
+from xinheng.core.ir import DTYPES, Builder, DType, TensorType
+from xinheng.core.ir.dtype import from_numpy
 
-from ...op_cases import CASES, Case
-from ...op_cases.judge import judge
+from ...samples import EVERY, demand
 
 DEVICE = AscendBackend().open(DeviceSpec.parse("ascend:cpu@mindspore"))
 KERNELS = [(op, kernel.name) for op in DEVICE.kernels.ops() for kernel in DEVICE.kernels.candidates(op)]
@@ -19,14 +25,14 @@ FLUSHING = Rules(flush=True)
 KINDS = ("float32", "float16", "bfloat16")
 
 
-def accepted(case: Case, kind: DType, kernel: str) -> bool:
-    node = case.in_dtype(kind).graph().nodes[0]
+def accepted(case: Sample, kind: DType, kernel: str) -> bool:
+    node = case.in_dtype(kind).graph().nodes[-1]
     return DEVICE.kernels.select(node, kernel)[0] is not None
 
 
-def trials() -> list[tuple[Case, DType, str]]:
+def trials() -> list[tuple[Sample, DType, str]]:
     """Each case with each kernel of its op in each dtype that the kernel takes; without floats once."""
-    pairs = [(case, kernel) for op, kernel in KERNELS for case in CASES if case.op == op]
+    pairs = [(case, kernel) for op, kernel in KERNELS for case in EVERY if case.op == op]
     every = [(c, DTYPES[kind], k) for c, k in pairs for kind in (KINDS if c.floats else KINDS[:1])]
     return [trial for trial in every if accepted(*trial)]
 
@@ -42,10 +48,39 @@ def test_every_kernel_has_cases_in_every_dtype() -> None:
 
 
 def test_float64_is_refused() -> None:
-    case = next(c for c in CASES if c.op == "rms_norm")
+    case = next(c for c in EVERY if c.op == "rms_norm")
     assert not accepted(case, DTYPES["float64"], "mindspore_rms_norm")
 
 
 @pytest.mark.parametrize(("case", "kind", "kernel"), [pytest.param(*t, id=f"{t[2]}-{t[0].id}-{t[1]}") for t in TRIALS])
-def test_kernel_is_within_its_bound(case: Case, kind: DType, kernel: str) -> None:
-    judge(case, kind, DEVICE, kernel, FLUSHING if case.special else None)
+def test_kernel_is_within_its_bound(case: Sample, kind: DType, kernel: str) -> None:
+    demand(case, kind, DEVICE, kernel, FLUSHING if case.special else None)
+
+
+def ran(op: Any, *arrays: np.ndarray[Any, Any], **attributes: Any) -> Any:
+    b = Builder()
+    given = {f"x{i}": a for i, a in enumerate(arrays)}
+    made = op(*(b.input(n, TensorType(from_numpy(a.dtype), a.shape)) for n, a in given.items()), **attributes)
+    bound = compile(b.build(y=made), DEVICE).bind({})
+    bound.run(given).wait()
+    return DEVICE.download(bound.outputs["y"])
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "int32", "int64"])
+def test_indices_of_every_integer_dtype(kind: str) -> None:
+    x, at = np.arange(12, dtype=np.float32).reshape(3, 4), np.array([2, 0], kind)
+    np.testing.assert_array_equal(ran(ops.index_select, x, at, axis=0), x[[2, 0]])
+    np.testing.assert_array_equal(ran(ops.gather, x, np.array([[2], [0], [1]], kind), axis=1), [[2], [4], [9]])
+
+
+def test_updates_of_one_place_come_in_their_order() -> None:
+    rng = np.random.default_rng(0)
+    at, new = rng.integers(0, 3, 3000).astype(np.int32), rng.normal(size=3000).astype(np.float32)
+    made = [ran(ops.scatter, np.zeros(3, np.float32), at, new, axis=0, reduction="add") for _ in range(3)]
+    total = np.zeros(3, np.float32)
+    for place, value in zip(at, new, strict=True):
+        total[place] += value
+    for one in made:
+        np.testing.assert_array_equal(one, total)
+    replaced = ran(ops.scatter, np.zeros(3, np.float32), at, new, axis=0)
+    np.testing.assert_array_equal(replaced, [new[at == i][-1] for i in range(3)])

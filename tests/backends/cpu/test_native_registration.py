@@ -36,11 +36,13 @@ def linear_node(scheme: str, dtype: DType = float32) -> Node:
 
 def test_every_native_kernel_is_registered_under_its_op(registry: KernelRegistry) -> None:
     expected = (
-        "add_rms_norm batched_linear dequantize embedding gelu_and_mul grouped_linear linear paged_attention rms_norm "
-        "rotary_embedding silu_and_mul write_cache"
+        "add_rms_norm batched_linear dequantize embedding gelu_and_mul grouped_linear linear matmul paged_attention "
+        "rms_norm rotary_embedding silu_and_mul write_cache"
     )
     assert registry.ops() == expected.split()
-    assert all(kernel.priority == 10 for op in registry.ops() for kernel in registry.candidates(op))
+    first = {op: registry.candidates(op)[0] for op in registry.ops()}
+    assert all(kernel.name == f"native_{op}" for op, kernel in first.items())
+    assert {op: kernel.priority for op, kernel in first.items()} == dict.fromkeys(first, 10) | {"matmul": 9}
 
 
 @pytest.mark.parametrize("scheme", ["q4_1", "bfloat16", "q4_k:40+q6_k:24"])
@@ -48,9 +50,27 @@ def test_linear_takes_schemes_it_can_read(registry: KernelRegistry, scheme: str)
     assert chosen(registry, linear_node(scheme)) == "native_linear"
 
 
-def test_linear_refuses_other_schemes_and_types(registry: KernelRegistry) -> None:
-    assert chosen(registry, linear_node("q4_k:40+float64:24")) == "no native reader for scheme 'float64'"
+def test_linear_expands_what_it_cannot_read(registry: KernelRegistry) -> None:
+    assert chosen(registry, linear_node("q4_k:40+float8_e4m3fn:24")) == "expanded_linear"
+
+
+def test_linear_refuses_what_float32_does_not_hold(registry: KernelRegistry) -> None:
+    node = linear_node("q4_k:40+float64:24")
+    _, refusals = registry.select(node)
+    assert [r.reason for r in refusals] == [
+        "no native reader for scheme 'float64'",
+        "float32 does not hold weights of float64",
+    ]
     assert "not float64" in chosen(registry, linear_node("q4_k", float64))
+
+
+def test_matmul_takes_floats(registry: KernelRegistry) -> None:
+    b = Builder()
+    x, y = b.input("x", TensorType(float32, (4, 5))), b.input("y", TensorType(float32, (5, 6)))
+    i, j = b.input("i", TensorType(int32, (4, 5))), b.input("j", TensorType(int32, (5, 6)))
+    floats, ints = b.build(ops.matmul(x, y), ops.matmul(i, j)).nodes
+    assert chosen(registry, floats) == "native_matmul"
+    assert chosen(registry, ints) == "native kernels multiply float32, bfloat16, float16, not int32"
 
 
 def test_readers_refuse_results_they_cannot_write(registry: KernelRegistry) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import attention as attention
 from . import contraction as contraction
 from . import elementwise as elementwise
+from . import indexing as indexing
 from . import movement as movement
 from . import nn as nn
 from . import reduction as reduction

@@ -12,7 +12,7 @@ from xinheng.core.ir.dtype import DType
 
 from ..handles import DTYPES, MindSporeWeight
 from .movement import zeros
-from .registry import FLOATS, MINDSPORE_KERNELS, calculated, converted, narrow, wide
+from .registry import FLOATS, MINDSPORE_KERNELS, calculated, converted, indexing, narrow, wide
 
 _BY_ROWS: Any = msops.MatMul(transpose_b=True)
 
@@ -36,7 +36,7 @@ def linear(x: Any, weight: MindSporeWeight, bias: Any = None) -> Any:
 
 @MINDSPORE_KERNELS.register(ops.embedding, name="mindspore_embedding", dtypes=FLOATS)
 def embedding(indices: Any, weight: MindSporeWeight, *, dtype: DType) -> Any:
-    return converted(msops.gather(weight.values, indices, 0), DTYPES[dtype])
+    return converted(msops.gather(weight.values, indexing(indices), 0), DTYPES[dtype])
 
 
 @MINDSPORE_KERNELS.register(ops.dequantize, name="mindspore_dequantize", dtypes=FLOATS)

@@ -81,7 +81,7 @@ def _binary(op: Any, function: Callable[[Any, Any], Any]) -> None:
     MINDSPORE_KERNELS.register(op, name=f"mindspore_{op.name}", when=calculated)(kernel)
 
 
-def _nan_kept(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def nan_kept(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """maximum or minimum with the NaN that MindSpore passes over: a sum is NaN where an operand is."""
 
     def kept(a: Any, b: Any) -> Any:
@@ -97,8 +97,9 @@ def _nan_kept(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _divided(a: Any, b: Any) -> Any:
-    """a / b; MindSpore makes an infinity of NaN / 0."""
-    return msops.select(msops.isnan(a), a + b, msops.div(a, b))
+    """a / b; MindSpore makes an infinity of NaN / 0, and gives that of a / -0 the sign of a."""
+    quotient = msops.select(msops.equal(b, 0), a * msops.reciprocal(b), msops.div(a, b))
+    return msops.select(msops.isnan(a), a + b, quotient)
 
 
 for _pairwise_op, _pairwise in (
@@ -106,8 +107,8 @@ for _pairwise_op, _pairwise in (
     (ops.sub, msops.sub),
     (ops.mul, msops.mul),
     (ops.div, _divided),
-    (ops.maximum, _nan_kept(msops.maximum)),
-    (ops.minimum, _nan_kept(msops.minimum)),
+    (ops.maximum, nan_kept(msops.maximum)),
+    (ops.minimum, nan_kept(msops.minimum)),
     (ops.eq, msops.equal),
     (ops.lt, msops.less),
     (ops.le, msops.less_equal),
@@ -115,6 +116,28 @@ for _pairwise_op, _pairwise in (
     (ops.logical_or, msops.logical_or),
 ):
     _binary(_pairwise_op, _pairwise)
+
+
+def _whole(op: Any, function: Callable[[Any], Any]) -> None:
+    """A function to whole numbers, which integers are already."""
+
+    def kernel(x: Any) -> Any:
+        return narrow(function(wide(x)), x) if is_float(x) else x
+
+    MINDSPORE_KERNELS.register(op, name=f"mindspore_{op.name}", when=calculated)(kernel)
+
+
+_whole(ops.floor, msops.floor)
+_whole(ops.round, msops.round)  # a half goes to the even neighbour
+
+
+@MINDSPORE_KERNELS.register(ops.clamp, name="mindspore_clamp", when=calculated)
+def clamp(x: Any, *, low: float | None = None, high: float | None = None) -> Any:
+    made = wide(x)
+    for limit, choose in ((low, msops.maximum), (high, msops.minimum)):
+        if limit is not None:
+            made = nan_kept(choose)(*_pair(made, limit))
+    return narrow(made, x)
 
 
 @MINDSPORE_KERNELS.register(ops.logical_not, name="mindspore_logical_not")

@@ -12,7 +12,7 @@ from xinheng.core import ops
 from xinheng.core.ir.dtype import DType
 
 from ..handles import NAMES, to_tensor
-from .registry import FLOATS, MINDSPORE_KERNELS, calculated, held, movable, moved
+from .registry import FLOATS, MINDSPORE_KERNELS, held, indexing, movable, moved
 
 
 @MINDSPORE_KERNELS.register(ops.reshape, name="mindspore_reshape", when=held)
@@ -65,12 +65,12 @@ def slice(x: Any, *, axis: int, start: int, stop: int, step: int = 1) -> Any:
 
 @MINDSPORE_KERNELS.register(ops.index_select, name="mindspore_index_select", when=held)
 def index_select(x: Any, indices: Any, *, axis: int = 0) -> Any:
-    return moved(msops.gather(movable(x), indices, axis), x)
+    return moved(msops.gather(movable(x), indexing(indices), axis), x)
 
 
-@MINDSPORE_KERNELS.register(ops.gather, name="mindspore_gather", when=calculated)
+@MINDSPORE_KERNELS.register(ops.gather, name="mindspore_gather", when=held)
 def gather(x: Any, indices: Any, *, axis: int = -1) -> Any:
-    return moved(msops.gather_elements(movable(x), axis, indices), x)
+    return moved(msops.gather_elements(movable(x), axis, indexing(indices)), x)
 
 
 @MINDSPORE_KERNELS.register(ops.full, name="mindspore_full", when=held)

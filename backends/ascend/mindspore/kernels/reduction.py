@@ -23,10 +23,17 @@ def _both(kind: Any) -> dict[bool, Any]:
 _SUM, _MEAN, _MAX = map(_both, (msops.ReduceSum, msops.ReduceMean, msops.ReduceMax))
 _DESCENDING: Any = msops.Sort(-1, True)
 _LARGEST = 2**31 - 1
+_LOW = 2**32 - 1
 
 
 def _fold(op: Any, kernels: dict[bool, Callable[..., Any]]) -> None:
     def kernel(x: Any, *, axis: int, keepdims: bool = False) -> Any:
+        if op is ops.sum and not x.shape[axis]:  # a sum of nothing would be left unwritten
+            before, behind = x.shape[: axis % x.ndim], x.shape[axis % x.ndim + 1 :]
+            return msops.zeros((*before, *((1,) if keepdims else ()), *behind), x.dtype)
+        if x.dtype == ms.int64:  # added as float64, which holds sums of halves of the words
+            high, low = msops.bitwise_right_shift(x, 32), msops.bitwise_and(x, _LOW)
+            return msops.bitwise_left_shift(kernels[keepdims](high, axis), 32) + kernels[keepdims](low, axis)
         return narrow(kernels[keepdims](wide(x), axis), x)
 
     MINDSPORE_KERNELS.register(op, name=f"mindspore_{op.name}", when=calculated)(kernel)
@@ -47,7 +54,7 @@ def amax(x: Any, *, axis: int, keepdims: bool = False) -> Any:
 
 @MINDSPORE_KERNELS.register(ops.cumsum, name="mindspore_cumsum", when=calculated)
 def cumsum(x: Any, *, axis: int) -> Any:
-    return narrow(msops.cumsum(wide(x), axis), x)
+    return narrow(msops.cumsum(wide(x), axis), x) if x.size else x
 
 
 def order_key(x: Any) -> Any:

@@ -82,11 +82,20 @@ def is_float(x: Any) -> bool:
     return x.dtype in _FLOATS
 
 
+_AS_BITS = {ms.bfloat16: ms.int16, ms.uint16: ms.int16, ms.uint32: ms.int32, ms.uint64: ms.int64}
+
+
 def movable(x: Any) -> Any:
-    """A tensor that the operators for moving take: the bits of a bfloat16 one as int16."""
-    return x.view(ms.int16) if x.dtype == ms.bfloat16 else x
+    """A tensor that the operators for moving take: the bits of a bfloat16 or wide unsigned one as integers."""
+    kind = _AS_BITS.get(x.dtype)
+    return x if kind is None else x.view(kind)
 
 
 def moved(y: Any, like: Any) -> Any:
     """What was moved as `movable(like)`, in the dtype of `like` again."""
-    return y.view(ms.bfloat16) if like.dtype == ms.bfloat16 else y
+    return y.view(like.dtype) if like.dtype in _AS_BITS else y
+
+
+def indexing(indices: Any) -> Any:
+    """Indices of any integer dtype as the operators that gather take them."""
+    return indices if indices.dtype in (ms.int32, ms.int64) else converted(indices, ms.int64)
