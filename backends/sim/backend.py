@@ -8,10 +8,11 @@ from xinheng.core.errors import DeviceError, nearest
 from xinheng.core.hal import Backend, Device, DeviceInfo, DeviceOptions, DeviceSpec
 
 from .profiles import PROFILES
+from .rogues import ROGUES
 
 
 class SimBackend(Backend):
-    """Devices such as `sim:exact`."""
+    """Devices such as `sim:exact`. Those with a fault are opened by name and not listed."""
 
     name: ClassVar[str] = "sim"
     api_version: ClassVar[tuple[int, int]] = (1, 0)
@@ -21,10 +22,9 @@ class SimBackend(Backend):
         return [DeviceInfo(f"sim:{word}", profile.text, emulated=True) for word, profile in PROFILES.items()]
 
     def open(self, spec: DeviceSpec, options: DeviceOptions | None = None) -> Device:
-        word = spec.word or "exact"
-        if word not in PROFILES or spec.ordinals or spec.runtime is not None:
-            raise DeviceError(
-                f"device {spec} does not exist{nearest(word, list(PROFILES))}; known: {', '.join(PROFILES)}"
-            )
-        profile = PROFILES[word]
+        word, known = spec.word or "exact", {**PROFILES, **ROGUES}
+        if word not in known or spec.ordinals or spec.runtime is not None:
+            listed = f"known: {', '.join(PROFILES)}, and with a fault each {', '.join(ROGUES)}"
+            raise DeviceError(f"device {spec} does not exist{nearest(word, list(known))}; {listed}")
+        profile = known[word]
         return profile.make(f"sim:{word}", profile.text)

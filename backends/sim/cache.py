@@ -63,7 +63,7 @@ class SimCache:
         read = [np.array(part.read(np.arange(self.space.blocks))) for part in self.parts]
         return LatentPages(*(x[..., 0, :] for x in read)) if self.latent else KVPages(*read)
 
-    def replaced(self, pages: KVPages | LatentPages) -> SimCache:
+    def replaced(self, pages: tuple[NDArray[Any], ...]) -> SimCache:
         """This cache after all its blocks were overwritten."""
         block, offset = np.divmod(np.arange(self.space.blocks * self.space.block_size), self.space.block_size)
         for part, new in zip(self.parts, pages, strict=True):

@@ -85,7 +85,7 @@ class Fractal(CacheLayout):
 
     def read(self, blocks: Index) -> Array:
         _, block_size, heads, dim = self.sizes
-        rows = np.moveaxis(self.data[blocks], 1, 3).reshape(len(blocks), block_size, -1)
+        rows = np.moveaxis(self.data[blocks], 1, 3).reshape(len(blocks), block_size, self.data.shape[1] * TILE)
         return rows[..., : heads * dim].reshape(len(blocks), block_size, heads, dim)
 
 

@@ -9,16 +9,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xinheng.core.errors import DeviceError, OutOfMemory, XinhengError
-from xinheng.core.hal import Buffer, Capabilities, MemoryStats, ReferenceDevice, StateSpace, WeightSource
-from xinheng.core.hal.device import Device
+from xinheng.core.hal import (
+    Buffer,
+    Capabilities,
+    Device,
+    MemoryGuard,
+    MemoryStats,
+    ReferenceDevice,
+    StateSpace,
+    WeightSource,
+)
 from xinheng.core.hal.host import host_memory
+from xinheng.core.hal.reference import EXACT
 from xinheng.core.ir.dtype import DTYPES, DType, bfloat16, cast_to, dtype
+from xinheng.core.ir.op import Op
 from xinheng.core.ir.types import StateType
 
 from .cache import SimCache
 from .cache_layouts import AsDeclared, CacheLayout
 from .handles import SimState, SimTensor, SimWeight
 from .kernels import Launch, sim_kernels
+from .memory_guard import SimGuard
 from .weights import converted, foreign_dtype
 
 
@@ -44,19 +55,39 @@ class SimDevice(Device):
     ) -> None:
         self.spec, self.name, self.layout = spec, name, layout
         kinds = frozenset(DTYPES.values()) - frozenset(without)
-        self.capabilities = Capabilities(kinds, unified_memory=True, **capabilities)
+        self.capabilities = Capabilities(kinds, unified_memory=True, **{"arithmetic": EXACT, **capabilities})
         self.kernels = sim_kernels(self, host or {})
+        self.guard: SimGuard | None = None
         self._oracle = ReferenceDevice(spec, name)
 
     def launch(self, launch: Launch) -> None:
         """Compute one kernel call; devices that defer or record do so here."""
-        for tensor, array in zip(launch.made, launch.compute(), strict=True):
-            tensor.put(array)
+        for tensor, array in zip(launch.made, self.compute(launch), strict=True):
+            tensor.put(self.keep(array))
+
+    def compute(self, launch: Launch) -> list[NDArray[Any]]:
+        """The numbers of one kernel call; devices with a fault of their own have it here."""
+        return launch.compute()
+
+    def seen(self, array: NDArray[Any], op: Op[..., Any]) -> NDArray[Any]:
+        """A tensor or weight as the reference of an op sees it; devices that compute otherwise say so here."""
+        return array
+
+    def keep(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Memory of this device with the numbers of an array."""
+        if self.guard is None:
+            return array
+        region = self.guard.region(array.shape, DTYPES[array.dtype.name])
+        region.tensor[...] = array
+        return region.tensor
+
+    def guard_memory(self) -> MemoryGuard:
+        return SimGuard(self)
 
     def upload(self, array: NDArray[Any], dtype: DType) -> Buffer:
         self.require(dtype)
         copy = np.array(array) if array.dtype == dtype.numpy else cast_to(array, dtype)
-        return SimTensor(self, dtype, copy)
+        return SimTensor(self, dtype, self.keep(copy))
 
     def download(self, buffer: Buffer) -> NDArray[Any]:
         return np.array(self.mine(buffer).array)
@@ -105,6 +136,19 @@ class SimDevice(Device):
             raise OutOfMemory(f"{self.spec}: no room for {space.blocks} blocks; lower engine.cache_memory") from None
         except XinhengError as error:
             raise DeviceError(f"{self.spec}: {error}") from None
+
+    def read_state(self, state: Buffer, type: StateType) -> tuple[NDArray[Any], ...]:
+        self.synchronize()
+        payload = state.payload
+        pages: tuple[NDArray[Any], ...] = payload.whole() if isinstance(payload, SimCache) else payload
+        return self._oracle.read_state(pages, type)
+
+    def write_state(self, state: Buffer, type: StateType, pages: tuple[NDArray[Any], ...]) -> None:
+        self.synchronize()
+        if isinstance(state.payload, SimCache):
+            state.payload.replaced(pages)
+        else:
+            self._oracle.write_state(state.payload, type, pages)
 
     def shape(self, buffer: Buffer) -> tuple[int, ...]:
         return tuple(self.mine(buffer).array.shape)

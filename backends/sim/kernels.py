@@ -115,7 +115,7 @@ class Launch:
         if hosted:
             lists = self.lists if self.lists is not None else self.kernel.take_lists()
             self.lists = None
-        opened = [lists.get(hosted[i]) if i in hosted else _opened(x) for i, x in enumerate(self.operands)]
+        opened = [lists.get(hosted[i]) if i in hosted else self._opened(x) for i, x in enumerate(self.operands)]
         raw = self.kernel.compute(*opened, **self.attributes)
         results = raw if isinstance(raw, tuple) and not hasattr(raw, "_fields") else (raw,)
         states = iter(x for x in self.operands if isinstance(x, SimState))
@@ -127,11 +127,14 @@ class Launch:
                 arrays.append(result)
         return arrays
 
-
-def _opened(operand: Any) -> Any:
-    if isinstance(operand, SimState):
-        return operand.payload
-    return operand.array if isinstance(operand, SimTensor | SimWeight) else operand
+    def _opened(self, operand: Any) -> Any:
+        """What the kernel reads behind a handle."""
+        if isinstance(operand, SimState):
+            return operand.payload
+        kernel = self.kernel
+        return (
+            kernel.device.seen(operand.array, kernel.node.op) if isinstance(operand, SimTensor | SimWeight) else operand
+        )
 
 
 def sim_kernels(device: SimDevice, host: Mapping[str, Sequence[str]]) -> KernelRegistry:

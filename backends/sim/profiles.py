@@ -55,7 +55,8 @@ PROFILES = {
         partial(SimDevice, without=(int64, uint64, uint32, float64), host={"random_uniform": ("seed", "counter")}),
     ),
     "no-bf16": SimProfile(
-        "has no bfloat16; weights in it are converted to float16 if they fit", partial(SimDevice, without=(bfloat16,))
+        "has no bfloat16; weights in it become float16 if it holds them exactly, else float32",
+        partial(SimDevice, without=(bfloat16,)),
     ),
 }
 """The simulated chips by name."""

@@ -60,16 +60,20 @@ class RecordingDevice(SimDevice):
         self._refuse("a download")
         return super().download(buffer)
 
+    def renew(self, buffers: Mapping[str, SimTensor], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Put the inputs of a replay where its record reads them."""
+        for name, tensor in buffers.items():
+            tensor.array[...] = arrays[name]
+
     def _refuse(self, what: str) -> None:
         if self.record is not None:
             raise DeviceError(f"{self.spec}: {what} cannot be part of a recorded run; do it before or after")
 
     def compile(self, graph: Graph, placement: Placement, bounds: Mapping[str, int]) -> Executable:
-        """A recording executable.
+        """A recording executable; one that runs kernel by kernel if a size is known only after its op ran.
 
         Raises:
-            DeviceError: an op cannot be recorded, because another device runs it, or it does not compute by launches,
-                or the sizes of its results are known only after it ran.
+            DeviceError: an op cannot be recorded, because another device runs it, or it does not compute by launches.
         """
         for node, choice in zip(graph.nodes, placement, strict=True):
             name = f"{node.op.name} ({choice.kernel.name})"
@@ -78,9 +82,12 @@ class RecordingDevice(SimDevice):
             if not isinstance(choice.kernel.function, SimKernel):
                 raise DeviceError(f"{self.spec} cannot record {name}, which computes behind its back")
         late = [symbol.name for symbol in graph.symbols().values() if symbol.unbacked]
+        plain = KernelExecutable(graph, self, placement, bounds)
         if late:
-            raise DeviceError(f"{self.spec} records runs of known sizes; {late[0]} is known only after its op ran")
-        return RecordingExecutable(self, KernelExecutable(graph, self, placement, bounds))
+            note = f"nothing is recorded, since the size {late[0]!r} is known only after its op ran"
+            plain.receipt = replace(plain.receipt, notes=(*plain.receipt.notes, note))
+            return plain
+        return RecordingExecutable(self, plain)
 
 
 class RecordingExecutable:
@@ -121,7 +128,7 @@ class Record:
             if kernel.hosted:
                 named = {name: kernel.node.operand(name) for name in kernel.hosted.values()}
                 kernel.update({name: lists[value.name] for name, value in named.items() if value is not None})
-            for tensor, array in zip(launch.made, launch.compute(), strict=True):
+            for tensor, array in zip(launch.made, kernel.device.compute(launch), strict=True):
                 tensor.array[...] = array
 
 
@@ -159,15 +166,18 @@ class RecordingBound:
         check_sizes(graph.checks, sizes)
         lists = self._lists(given, host or {})
         key = tuple(sorted(sizes.items()))
-        if key not in self._records:
-            self._records[key] = self._capture(given, sizes, lists)
+        if key in self._records:
+            self._records.move_to_end(key)
+            record = self._records[key]
+            self._device.renew(
+                record.inputs, {v.name: self._array(v, given[v.name]) for v in graph.inputs if v.name in record.inputs}
+            )
+            record.replay(lists)
+        else:
+            # what is recorded computes too, and must not be replayed at once: a state would be written twice
+            record = self._records[key] = self._capture(given, sizes, lists)
             if len(self._records) > RECORDS:
                 self._records.popitem(last=False)
-        self._records.move_to_end(key)
-        record = self._records[key]
-        for name, tensor in record.inputs.items():
-            tensor.array[...] = self._array(next(v for v in graph.inputs if v.name == name), given[name])
-        record.replay(lists)
         self.run_number += 1
         self.outputs = {name: OutputOfRun(self, tensor) for name, tensor in record.outputs.items()}
         return self._device.event()

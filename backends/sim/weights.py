@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from xinheng.core.errors import DeviceError
 from xinheng.core.hal import WeightSource
-from xinheng.core.ir.dtype import DType, bfloat16, cast_to, float16, float32, float64
+from xinheng.core.ir.dtype import DType, bfloat16, cast_to, float16, float32, float64, round_to
 from xinheng.core.schemes import scheme
 
-INSTEAD = {bfloat16: float16, float64: float32}
-"""What stands in for a dtype that a device lacks."""
+INSTEAD = {bfloat16: (float16, float32), float64: (float32,)}
+"""What stands in for a dtype that a device lacks: the first that holds all values exactly, or else the last."""
 
 
 def foreign_dtype(source: WeightSource, dtypes: Container[DType]) -> DType | None:
@@ -29,10 +29,11 @@ def converted(source: WeightSource, kind: DType, spec: str) -> tuple[NDArray[Any
     Raises:
         DeviceError: a value would become infinite, or no dtype stands in for `kind`.
     """
-    target = INSTEAD.get(kind)
-    if target is None:
+    targets = INSTEAD.get(kind)
+    if targets is None:
         raise DeviceError(f"{spec} has no {kind}, and weight {source.name!r} is stored in it; convert the checkpoint")
     wide = source.unpack(np.float64)
+    target = next((t for t in targets if np.array_equal(round_to(wide, t), wide, equal_nan=True)), targets[-1])
     made = cast_to(wide, target)
     lost = np.isfinite(wide) & ~np.isfinite(made.astype(np.float64))
     if lost.any():
@@ -40,5 +41,4 @@ def converted(source: WeightSource, kind: DType, spec: str) -> tuple[NDArray[Any
             f"{spec} has no {kind}, and weight {source.name!r} has {int(lost.sum())} values such as "
             f"{wide[lost].flat[0]:g} that do not fit in {target}; use a device with {kind}"
         )
-    tiny = int(((made == 0) & (wide != 0)).sum())
-    return made, f"converted from {kind} to {target}" + (", values that became 0 among them" if tiny else "")
+    return made, f"converted from {kind} to {target}"

@@ -17,12 +17,17 @@ from xinheng.backends.sim.cache_layouts import Contiguous, Fractal, HeadsFirst
 from xinheng.backends.sim.deferred_device import DeferredDevice
 from xinheng.backends.sim.profiles import PROFILES
 from xinheng.backends.sim.recording_device import RecordingBound
-from xinheng.core.hal import BucketedExecutable
+from xinheng.core import ops
+from xinheng.core.compiler import compile
+from xinheng.core.hal import BucketedExecutable, WeightPart, WeightSource
+from xinheng.core.ir import Builder, TensorType
+from xinheng.core.ir.dtype import float32
 from xinheng.engine import LLM, SamplingParams
 from xinheng.engine.runner import block_bytes
 
 from ...engine import tiny
 from ...engine.tiny import greedy, open_llm, text_ids
+from .attention_graph import open_device
 
 MODELS = {
     "llama": tiny.LLAMA,
@@ -190,4 +195,25 @@ def test_weights_in_a_missing_dtype_are_converted_and_said_so(tmp_path: Path) ->
     with open_llm(folder, "sim:no-bf16") as llm:
         assert answers(llm) == want
         layouts = {(entry.scheme, entry.layout) for entry in llm.receipt.layouts}
-    assert layouts == {("bfloat16", "converted from bfloat16 to float16")}
+    assert {scheme for scheme, _ in layouts} == {"bfloat16"}
+    assert {layout.rpartition(" ")[0] for _, layout in layouts} == {"converted from bfloat16 to"}
+
+
+@pytest.mark.parametrize(("smallest", "held"), [(2.0**-17, "float16"), (2.0**-30, "float32"), (2.0**20, "float32")])
+def test_weights_are_converted_to_what_holds_them_exactly(smallest: float, held: str) -> None:
+    values = np.array([[1.0, 1.5 * smallest]]).astype(ml_dtypes.bfloat16)
+    source = WeightSource("w", (1, 2), (WeightPart("bfloat16", 1, lambda: values.view(np.uint8)),))
+    weight = open_device("no-bf16").prepare(source, ["linear"])
+    assert weight.layout == f"converted from bfloat16 to {held}"
+    np.testing.assert_array_equal(weight.array.astype(np.float64), values.astype(np.float64))
+
+
+def test_what_cannot_be_recorded_runs_kernel_by_kernel_and_says_so() -> None:
+    b = Builder("late")
+    device = open_device("graph-capture")
+    exe = compile(b.build(places=ops.nonzero(b.input("x", TensorType(float32, (5,))))), device)
+    assert exe.receipt.notes == ("nothing is recorded, since the size 'nonzero' is known only after its op ran",)
+    bound = exe.bind({})
+    for x in ([0, 1, 0, 2, 0], [1, 1, 1, 1, 0]):
+        bound.run({"x": np.array(x, np.float32)}).wait()
+        np.testing.assert_array_equal(device.download(bound.outputs["places"]), np.nonzero(np.array(x)))
