@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xinheng.conformance.bounds import TF32, Bounded, Rules
+from xinheng.conformance.bounds import Bounded, Rules
 from xinheng.core.errors import SettingsError
+from xinheng.core.hal import ANY_ORDER, TF32, Arithmetic
 from xinheng.core.ir.dtype import bfloat16, float16, float32, float64, int8
 
 CANCELS, ONE_SIGN = (np.array([0.0]), np.array([1.0])), (np.array([1.0]), np.array([1.0]))
@@ -62,3 +63,21 @@ def test_inputs_cut_by_a_matrix_unit() -> None:
 def test_impossible_declarations(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         Rules(**wrong)
+
+
+def test_what_a_device_declares_becomes_rules() -> None:
+    wide = Arithmetic(64, accumulate=float64, flush=True, saturate=True, inputs=TF32, ulps=2.0)
+    rules = Rules.of(wide, float32, structured=True)
+    assert (rules.compute, rules.depth, rules.inputs, rules.ulps) == (float64, 64, TF32, 2.0)
+    assert rules.flush
+    assert rules.saturate
+    assert rules.structured
+    assert Rules.of(wide, float16).inputs is None
+    assert Rules.of(wide, float64, stepwise=True).compute is float64
+    assert Rules.of(Arithmetic(ANY_ORDER)) == Rules.of(None) == Rules()
+
+
+def test_steps_of_a_decomposition_are_kept_in_float32() -> None:
+    """However well a device computes within each of them."""
+    assert Rules.of(Arithmetic(64, accumulate=float64), bfloat16, stepwise=True).compute is float32
+    assert Rules.of(Arithmetic(64, accumulate=float16), bfloat16, stepwise=True).compute is float16

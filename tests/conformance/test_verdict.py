@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xinheng.conformance.bounds import Bounded, Rules, admits, check, limits
+from xinheng.conformance.call import results
+from xinheng.conformance.cases import find
+from xinheng.conformance.judge import judge
 from xinheng.core.errors import GraphError
 from xinheng.core.ir.dtype import (
     DType,
@@ -25,8 +28,9 @@ from xinheng.core.ir.dtype import (
     round_to,
 )
 from xinheng.core.ir.numeric import store
+from xinheng.core.ops import OPSET
 
-from .kernels import FORMATS
+FORMATS = (float32, float16, bfloat16)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -148,6 +152,45 @@ def test_a_useless_bound_is_counted() -> None:
     assert check(Bounded(v, e), v, float32).useless_share == 2 / 8
     assert check(Bounded(np.zeros(4), float32.eta), np.zeros(4), float32).useless_share == 0
     assert check(Bounded(np.zeros(4), 1e-6), np.zeros(4), float32).useless_share == 1
+
+
+def test_a_bound_as_fine_as_the_format_is_useful() -> None:
+    v = np.array([1e-44, 1e-60, 0.0, 0.0])
+    assert check(Bounded(v, 3 * float32.eta), v, float32).useless_share == 0
+    assert check(Bounded(v, 30 * float32.eta), v, float32).useless_share == 1
+
+
+def test_the_sign_of_zero_counts_where_it_is_defined() -> None:
+    b = Bounded([0.0, -0.0, -0.0, 1e-60, np.nan, 1.0], [0.0, 0.0, 1e-45, 1e-45, 0.0, np.inf])
+    out = np.array([-0.0, 0.0, 0.0, -0.0, np.nan, -0.0])
+    assert admits(b, out, float32).all()
+    assert admits(b, out, float32, signed_zero=True).tolist() == [False, False, False, True, True, True]
+    assert admits(b, -out, float32, signed_zero=True).all()
+    assert admits(b[:3], out[:3], int32, signed_zero=True).all()
+    verdict = check(b, out, float32, signed_zero=True)
+    assert (verdict.ok, verdict.failed_count, verdict.worst_ratio, verdict.special) == (False, 3, math.inf, True)
+
+
+def test_a_report_tells_special_values_from_numbers() -> None:
+    b = Bounded([1.0, np.inf, np.nan, 2.0], 0.0)
+    for out, special in (
+        ([1, np.inf, np.nan, 2], False),
+        ([1, -np.inf, 0, np.inf], True),
+        ([1.5, 0, np.nan, 2], False),
+    ):
+        assert check(b, np.array(out, np.float64), float32).special == special
+
+
+@pytest.mark.parametrize("id", ["eq/f32/specials", "lt/bf16/specials", "le/f16/specials", "nonzero/f32/specials"])
+def test_comparisons_may_take_subnormals_for_zero_where_that_is_declared(id: str) -> None:
+    call = find(f"{id}/specials/0").call
+    flushed = [np.where(np.abs(x) < call.kind.smallest_normal, np.copysign(0, x), x) for x in call.values]
+    kept, other = call.reference(), results(OPSET[call.op].reference(*flushed))
+    made = [tuple(x.astype(bool if call.op != "nonzero" else np.int64) for x in each) for each in (kept, other)]
+    assert [judge(call, each, Rules()).ok for each in made] == [True, False]
+    assert [judge(call, each, Rules(flush=True)).ok for each in made] == [True, True]
+    if call.op != "nonzero":
+        assert not judge(call, (~made[0][0],), Rules(flush=True)).ok
 
 
 def test_empty_and_scalar_outputs() -> None:

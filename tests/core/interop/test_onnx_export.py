@@ -12,6 +12,10 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
+from xinheng.conformance.bounds import Rules
+from xinheng.conformance.case import Sample
+from xinheng.conformance.judge import judge
+from xinheng.conformance.operands import Special
 from xinheng.core import ops
 from xinheng.core.errors import GraphError
 from xinheng.core.interop import export_onnx, import_onnx
@@ -21,7 +25,7 @@ from xinheng.core.ops import OPSET
 from xinheng.engine.models import open_model
 
 from ...engine import tiny
-from ...op_cases import CASES, Case
+from ...samples import EVERY
 
 onnxruntime: Any = import_module("onnxruntime")
 WITHOUT_FORM = {"all_gather", "all_reduce", "all_to_all", "gated_delta_rule", "matmul_all_reduce", "reduce_scatter"}
@@ -80,16 +84,18 @@ def run(model: Any, feeds: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
 
 
 def exportable() -> list[Any]:
-    return [pytest.param(c, id=c.id) for c in CASES if c.op not in WITHOUT_FORM]
+    """Cases of ops with a form, without those at the ends of the range, where float32 and float64 differ."""
+    usual = [c for c in EVERY if c.op not in WITHOUT_FORM and not any(isinstance(x, Special) for x in c.operands)]
+    return [pytest.param(c, id=c.id) for c in usual]
 
 
 @pytest.mark.parametrize("case", exportable())
-def test_every_op_survives_the_journey(case: Case) -> None:
+def test_every_op_survives_the_journey(case: Sample) -> None:
     call = case.in_dtype(float32)
     graph, feeds, states = call.graph(), call.feeds(TensorType), call.feeds(StateType)
     model, want = again(graph, feeds, {source.name: source for source in call.sources}, states)
     types = [v.type for v in graph.values()]
-    if any(part in str(t) for t in (*types, *graph.nodes[0].attributes.values()) for part in FOREIGN):
+    if any(part in str(t) for t in (*types, *graph.nodes[-1].attributes.values()) for part in FOREIGN):
         return
     if case.op in OTHER_NAN and (case.special or "nan" in case.id):
         return
@@ -97,6 +103,9 @@ def test_every_op_survives_the_journey(case: Case) -> None:
         made = run(model, {**feeds, **tensors_of(states)})
     except Exception as error:  # types for which ONNX Runtime has no kernel
         assert "NOT_IMPLEMENTED" in str(error) or "INVALID_GRAPH" in str(error), error
+        return
+    if case.op == "top_k_top_p_sample":  # a number at the border of two tokens may choose either
+        assert judge(call, tuple(made[name] for name in want), Rules()).ok
         return
     for name, array in want.items():
         with np.errstate(all="ignore"):
@@ -107,7 +116,7 @@ def test_every_op_survives_the_journey(case: Case) -> None:
 def test_ops_without_a_form_are_refused_by_name() -> None:
     assert set(OPSET) >= WITHOUT_FORM
     for op in WITHOUT_FORM:
-        case = next(c for c in CASES if c.op == op)
+        case = next(c for c in EVERY if c.op == op)
         with pytest.raises(GraphError, match=r"op '\w+' has no ONNX form"):
             export_onnx(case.in_dtype(float32).graph())
 
