@@ -1,0 +1,1 @@
+"""Tables that the suite reads: levels, and how many cases there are."""
