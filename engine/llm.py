@@ -17,10 +17,9 @@ from xinheng.core.errors import ModelError, RequestError, XinhengError
 from xinheng.core.receipt import Receipt
 from xinheng.core.settings import RuntimeSettings
 
-from .batch import Batch, GroupBatch, SamplingArrays
 from .engine import Delta, Engine, token_ids
+from .forced import forced_batch
 from .hub import Store, resolve
-from .kv_cache import KVCache
 from .loading import load_runner, peak_memory
 from .models import Model, open_model
 from .parallel import ParallelRunner
@@ -201,7 +200,7 @@ class LLM:
                     raise RequestError(
                         f"a text of {len(ids)} tokens does not fit in the context or the key-value cache"
                     )
-                yield start, runner.logits(_prefill(cache, name, ids, start, stop))
+                yield start, runner.logits(forced_batch(cache, name, ids, start, stop))
         finally:
             cache.release(name)
 
@@ -244,25 +243,6 @@ def _many(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
-
-
-def _prefill(cache: KVCache, name: str, ids: Sequence[int], start: int, stop: int) -> Batch:
-    """Tokens start to stop of one text as a batch that asks for the logits of all of them."""
-    rows = cache.rows([name])
-    positions = np.arange(start, stop, dtype=np.int32)
-    token_rows = np.repeat(rows, stop - start)
-    return Batch(
-        tokens=np.array(ids[start:stop], np.int32),
-        positions=positions,
-        query_start=np.array([0, stop - start], np.int32),
-        seq_lens=np.array([stop], np.int32),
-        groups={
-            n: GroupBatch(g.slots(token_rows, positions), g.block_table(rows, stop)) for n, g in cache.groups.items()
-        },
-        logit_rows=np.arange(stop - start, dtype=np.int32),
-        sampling=SamplingArrays.of(()),
-        request_ids=(),
-    )
 
 
 def _store_progress(progress: Progress | None) -> Callable[[str, int, int | None], None] | None:

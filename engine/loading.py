@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from xinheng.core.certificate import Mode, require_certificate
 from xinheng.core.hal import Device, DeviceOptions, Numerics, ReferenceDevice
 from xinheng.core.plugins import PluginManager
 from xinheng.core.settings import RuntimeSettings
@@ -31,16 +32,27 @@ def open_devices(runtime: RuntimeSettings, seat: Seat | None = None) -> Devices:
 
     Raises:
         PluginError, DeviceError: a device cannot be opened; the message says what is missing.
+        CertificateError: one lacks the certificate that the settings require.
     """
     manager = PluginManager(disabled=runtime.plugins_disabled)
     numerics = Numerics(runtime.numerics, runtime.overrides)
     options = DeviceOptions(runtime.threads, runtime.cache_dir, numerics, seat.ranks if seat else 1)
-    main = manager.open(seat.device(runtime.device) if seat else runtime.device, options)
+    main = _opened(manager, seat.device(runtime.device) if seat else runtime.device, options, runtime)
     if seat is not None:
         seat.join(main)
     if runtime.fallback == "error":
         return Devices(main, None)
-    return Devices(main, ReferenceDevice() if runtime.fallback == "reference" else manager.open("cpu", options))
+    if runtime.fallback == "reference":
+        return Devices(main, ReferenceDevice())
+    return Devices(main, _opened(manager, "cpu", options, runtime))
+
+
+def _opened(manager: PluginManager, spec: str, options: DeviceOptions, runtime: RuntimeSettings) -> Device:
+    device = manager.open(spec, options)
+    if runtime.require_certificate is not None:
+        mode = Mode.of(device, options.numerics)
+        require_certificate(manager.identify(device), mode, runtime.require_certificate, runtime)
+    return device
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,8 +141,12 @@ class ModelRunner:
 
     def logits(self, batch: Batch) -> NDArray[np.float32]:
         """Compute one batch and return the logits float32 [rows, vocabulary] of its `logit_rows`."""
+        return self.outputs(batch)["logits"]
+
+    def outputs(self, batch: Batch) -> dict[str, NDArray[Any]]:
+        """Compute one batch and return the outputs of the graph by name; models may have more than the logits."""
         self._forward(batch, None)
-        return self.device.download(self._bound.outputs["logits"])
+        return {name: self.device.download(buffer) for name, buffer in self._bound.outputs.items()}
 
     def _forward(self, batch: Batch, profile: Profile | None) -> None:
         inputs = {

@@ -1,0 +1,1 @@
+"""How a device computes, deduced from what it computes."""
