@@ -38,6 +38,14 @@ class FormatError(XinhengError):
     """A file is not what it claims to be; the message names file, field and offset."""
 
 
+class SignatureError(XinhengError):
+    """A document was changed after it was written, or nobody who is trusted signed it."""
+
+
+class CertificateError(XinhengError):
+    """A device lacks the certificate that the settings require of it."""
+
+
 class ModelError(XinhengError):
     """A model and its checkpoint do not fit each other, or this engine has no builder for it."""
 

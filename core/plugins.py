@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar
 
 from stevedore import NamedExtensionManager
 
+from .certificate import DeviceIdentity
 from .errors import DeviceError, PluginError, XinhengError, nearest
 from .hal.backend import API_VERSION, Backend, DeviceInfo
 from .hal.device import Device, DeviceOptions
@@ -106,6 +107,20 @@ class PluginManager:
             if not record.devices:
                 raise _unusable(record)
         return self._open(parsed, options, backend)
+
+    def identify(self, device: Device) -> DeviceIdentity:
+        """What makes results about an opened device comparable: the device, its driver, and who brought its backend."""
+        parsed = DeviceSpec.parse(device.spec)
+        record = self._probe(parsed.backend) if parsed.backend in self._records else None
+        found = next((info for info in record.devices if info.spec == device.spec), None) if record else None
+        return DeviceIdentity(
+            spec=device.spec,
+            name=device.name,
+            driver=(found.driver if found else None) or "",
+            emulated=parsed.emulated or (found is not None and found.emulated),
+            plugin=record.distribution if record else "",
+            plugin_version=record.version if record else "",
+        )
 
     def _open_best(self, options: DeviceOptions | None) -> Device:
         candidates = [(name, backend) for name in self.names if (backend := self._import(name)) is not None]

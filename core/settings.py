@@ -76,6 +76,10 @@ def _override(value: str) -> str:
     raise ValueError("should be 'device', 'reference', 'decompose' or '@kernel-name'")
 
 
+def _config_dir() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "xinheng"
+
+
 class RuntimeSettings(Settings):
     """How graphs are run: where, in what precision and with which way out for ops that a device lacks."""
 
@@ -113,6 +117,19 @@ class RuntimeSettings(Settings):
     ] = None
     plugins_disabled: list[str] = Field(
         default_factory=list, description="names of backend plugins that are listed but never imported"
+    )
+    require_certificate: Annotated[
+        Literal["L0", "L1", "L2", "L3", "L4"] | None,
+        Field(description="the conformance level that a device must have proven before a model runs on it"),
+    ] = None
+    trusted_keys: list[str] = Field(
+        default_factory=list,
+        description="who may sign certificates: public keys, as `ed25519:` text or as paths of PEM files",
+    )
+    certificates: Annotated[Path, AfterValidator(Path.expanduser)] = Field(
+        default_factory=lambda: _config_dir() / "certificates",
+        description="the folder where certificates are looked for",
+        json_schema_extra={"shown": "~/.config/xinheng/certificates"},
     )
 
 
