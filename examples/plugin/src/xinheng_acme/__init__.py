@@ -12,6 +12,7 @@ import numpy as np
 
 from xinheng.core import Backend, Capabilities, Device, DeviceInfo, Finding, MemoryStats, dtype
 from xinheng.core.errors import DeviceError
+from xinheng.core.hal import ANY_ORDER, Arithmetic
 from xinheng.core.ir.dtype import cast_to
 
 MEMORY = 2**34
@@ -51,7 +52,11 @@ class AcmeDevice(Device):
         from .kernels import KERNELS
 
         self.spec, self.name, self.kernels = "acme:0", "Acme A1", KERNELS
-        self.capabilities = Capabilities(frozenset(map(dtype, ("float32", "int32", "bool"))))
+        self.capabilities = Capabilities(
+            dtypes=frozenset(map(dtype, ("float32", "int32", "bool"))),
+            # what error bounds are computed from: float32 throughout, sums in any order, exp and tanh good to 4 ulp
+            arithmetic=Arithmetic(depth=ANY_ORDER),
+        )
 
     def upload(self, array: Any, dtype: Any) -> Card:
         return Card(np.array(array if array.dtype == dtype.numpy else cast_to(array, dtype)))
