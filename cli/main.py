@@ -9,7 +9,20 @@ from typing import Annotated
 
 import typer
 
-from .commands import config, devices, explain, import_model, models, ops, run, run_onnx, version
+from .commands import (
+    config,
+    conformance,
+    devices,
+    explain,
+    import_model,
+    models,
+    ops,
+    plugin,
+    report,
+    run,
+    run_onnx,
+    version,
+)
 
 app = typer.Typer(
     name="xinheng",
@@ -29,6 +42,9 @@ app.command("list")(models.list_models)
 app.command("show")(models.show)
 app.command("rm")(models.remove)
 app.command("config")(config.config)
+app.add_typer(conformance.app, name="conformance")
+app.add_typer(report.app, name="report")
+app.add_typer(plugin.app, name="plugin")
 app.command("version")(version.version)
 
 
