@@ -272,6 +272,70 @@ def support_part() -> str:
     return table(("Device", "Evidence", "Where", "What ran", "How to repeat it"), rows)
 
 
+def certificates_part() -> str:
+    """What was proven: the certificates in docs/reports, each read and held against its digest."""
+    from xinheng.core.certificate import Certificate
+    from xinheng.core.errors import XinhengError
+    from xinheng.core.signature import read_document, verify
+
+    rows = []
+    for path in sorted((ROOT / "docs" / "reports").glob("*.json")):
+        try:
+            document = read_document(path)
+            verify(document)
+            made = Certificate.read(document, path.name)
+        except XinhengError as error:
+            raise DocumentationError(f"docs/reports/{path.name}: {error}") from None
+        device, kill = made.device, "" if made.kill_rate is None else f"{made.kill_rate:.1%}"
+        where = f"{device.name}, {device.driver}" if device.driver else device.name
+        passed = f"{made.passed:,} of {made.items:,}, {made.debt:,} known failures"
+        plugin, mode = f"{device.plugin} {device.plugin_version}", f"{made.mode.numerics}, {made.mode.capture}"
+        day, suite = made.issued.partition("T")[0], f"{made.suite_version}, {kill}" if kill else made.suite_version
+        rows.append((f"`{device.spec}`", made.badge, where, plugin, mode, passed, suite, day))
+    if not rows:
+        return "None yet."
+    return table(
+        ("Device", "Level", "Where", "Plugin", "Mode", "Items that passed", "Suite, kill rate", "Issued"), rows
+    )
+
+
+def levels_part() -> str:
+    """The levels of certificates, each with what it adds."""
+    from xinheng.conformance.running.levels import levels
+
+    columns = ("Level", "The device", "Ops added", "In dtypes", "Determinism")
+    rows = [(one.name, one.title, str(len(one.ops)), _code(one.dtypes), one.determinism) for one in levels()]
+    return "\n\n".join([table(columns, rows), *(f"{one.name} adds {_code(one.ops)}." for one in levels())])
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def programs_part() -> str:
+    """The programs a kernel may implement beside the reference of its op; of rounding points, those with one."""
+    from xinheng.conformance.programs import PROGRAMS, REFERENCE
+
+    found: dict[tuple[str, str, bool], list[str]] = {}
+    for op, programs in PROGRAMS.items():
+        for name, program in programs.items():
+            if name != REFERENCE and len(program.points) < 2:
+                found.setdefault((name, program.text, program.declared), []).append(op)
+    rows = [
+        (f"`{name}`", prose(text), _code(ops), "if declared" if declared else "always")
+        for (name, text, declared), ops in found.items()
+    ]
+    return table(("Program", "What it does", "Ops", "Admitted"), rows)
+
+
+def distributions_part() -> str:
+    """The distributions that cases draw their numbers from."""
+    from xinheng.conformance.draw import DISTRIBUTIONS
+
+    rows = [(f"`{name}`", d.text, "yes" if d.structured else "no") for name, d in DISTRIBUTIONS.items()]
+    return table(("Distribution", "Numbers", "Structured"), rows)
+
+
 def coverage_part() -> str:
     """For each device of this repository that opens anywhere: ops with a kernel, decomposed ops, and the rest."""
     from xinheng.core.ops import OPSET
@@ -291,10 +355,14 @@ def coverage_part() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "architectures": architectures_part,
+    "certificates": certificates_part,
     "commands": commands_part,
     "coverage": coverage_part,
+    "distributions": distributions_part,
     "dtypes": dtypes_part,
+    "levels": levels_part,
     "ops": ops_part,
+    "programs": programs_part,
     "sampling": sampling_part,
     "schemes": schemes_part,
     "settings": settings_part,
