@@ -56,7 +56,7 @@ CASES = {
     "batched_linear": "q8_0/normal/0",
     "grouped_linear": "q8_0_long/normal/0",
     "matmul_all_reduce": "alone_q8_0_bias/normal/0",
-    "fused_moe": "q8_0_unused/normal/0",
+    "fused_moe": "q8_0_unused/normal/1",
 }
 """A case of each op with rounding points that has enough results to tell its programs."""
 
