@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from xinheng.core.hal import BAND, MemoryGuard, canary
+from xinheng.core.hal import BAND, Region, RegionGuard, canary
 
 from .handles import NAMES
 
@@ -45,7 +45,7 @@ _FILLED = {
 """What makes tensors of values that operations of a kernel then change, or whose addresses a kernel in C++ takes."""
 
 
-class Region:
+class TorchRegion(Region):
     """A tensor in the middle of a larger one; strides are kept."""
 
     def __init__(self, like: torch.Tensor, filled: bool) -> None:
@@ -62,33 +62,26 @@ class Region:
         if filled:
             self.tensor.copy_(like)
 
-    def violations(self) -> list[str]:
-        """Which bands are not what they were."""
-        bands = (("before", self._bytes[:BAND]), ("behind", self._bytes[-BAND:]))
-        return [
-            f"memory {side} a tensor {self.what} was written to" for side, band in bands if not band.equal(self._clean)
-        ]
+    def intact(self) -> tuple[bool, bool]:
+        return self._bytes[:BAND].equal(self._clean), self._bytes[-BAND:].equal(self._clean)
 
 
-class TorchGuard(MemoryGuard):
+class TorchGuard(RegionGuard[TorchRegion]):
     """Moves new tensors of a device into regions while it is entered."""
 
     def __init__(self, device: TorchDevice) -> None:
-        self._device = device
+        super().__init__(device)
         self._mode = _Mode(self)
-        self._regions: list[Region] = []
 
     def moved(self, tensor: torch.Tensor, filled: bool = True) -> torch.Tensor:
         """A tensor in guarded memory: with the numbers of the given one, or with the canary."""
         if tensor.dtype not in NAMES or tensor.device.type != self._device.device.type:
             return tensor
         with _disable_current_modes():
-            self._regions.append(Region(tensor, filled))
-        return self._regions[-1].tensor
+            return self.kept(TorchRegion(tensor, filled)).tensor
 
     def __enter__(self) -> Self:
-        self._regions.clear()
-        self._device.guard = self
+        super().__enter__()
         self._mode.__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -96,11 +89,7 @@ class TorchGuard(MemoryGuard):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._mode.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        self._device.guard = None
-
-    def violations(self) -> list[str]:
-        self._device.synchronize()
-        return [told for region in self._regions for told in region.violations()]
+        super().__exit__(kind, error, trace)
 
 
 class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]

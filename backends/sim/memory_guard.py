@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xinheng.core.hal import BAND, MemoryGuard, canary
+from xinheng.core.hal import BAND, Region, RegionGuard, canary
 from xinheng.core.ir.dtype import DType
 
-if TYPE_CHECKING:
-    from .device import SimDevice
 
-
-class Region:
+class SimRegion(Region):
     """Memory of one tensor with a band on either side."""
 
     def __init__(self, shape: tuple[int, ...], kind: DType) -> None:
@@ -30,38 +26,13 @@ class Region:
         """All elements, those of the bands too, and where those of the tensor begin."""
         self.tensor: NDArray[Any] = whole[self.offset : self.offset + inside].reshape(shape)
 
-    def violations(self) -> list[str]:
-        """Which bands are not what they were."""
-        bands = (("before", self._bytes[:BAND]), ("behind", self._bytes[-BAND:]))
-        return [
-            f"memory {side} a tensor {self.what} was written to"
-            for side, band in bands
-            if band.tobytes() != self._clean
-        ]
+    def intact(self) -> tuple[bool, bool]:
+        return self._bytes[:BAND].tobytes() == self._clean, self._bytes[-BAND:].tobytes() == self._clean
 
 
-class SimGuard(MemoryGuard):
+class SimGuard(RegionGuard[SimRegion]):
     """Makes the regions of one device while it is entered."""
 
-    def __init__(self, device: SimDevice) -> None:
-        self._device = device
-        self._regions: list[Region] = []
-
-    def region(self, shape: tuple[int, ...], kind: DType) -> Region:
+    def region(self, shape: tuple[int, ...], kind: DType) -> SimRegion:
         """New memory for a tensor."""
-        self._regions.append(Region(shape, kind))
-        return self._regions[-1]
-
-    def __enter__(self) -> Self:
-        self._regions.clear()
-        self._device.guard = self
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._device.guard = None
-
-    def violations(self) -> list[str]:
-        self._device.synchronize()
-        return [told for region in self._regions for told in region.violations()]
+        return self.kept(SimRegion(shape, kind))

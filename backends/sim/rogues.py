@@ -27,7 +27,7 @@ from .accumulation import Accumulator, accumulated, by_rows, partial_sums, seque
 from .device import SimDevice
 from .handles import SimTensor
 from .kernels import Launch, PlannedKernel
-from .memory_guard import Region
+from .memory_guard import SimRegion
 from .profiles import SimProfile
 from .recording_device import RecordingDevice
 
@@ -186,19 +186,19 @@ class Vectors(SimDevice):
     def launch(self, launch: Launch) -> None:
         for tensor, array in zip(launch.made, self.compute(launch), strict=True):
             kind = DTYPES[array.dtype.name]
-            region = Region(array.shape, kind) if self.guard is None else self.guard.region(array.shape, kind)
+            region = SimRegion(array.shape, kind) if self.guard is None else self.guard.region(array.shape, kind)
             self.write(region, array)
             tensor.put(region.tensor)
 
     @abstractmethod
-    def write(self, region: Region, array: Array) -> None:
+    def write(self, region: SimRegion, array: Array) -> None:
         """Put results into their memory."""
 
 
 class OutOfBoundsWriter(Vectors):
     """Rounds the last vector up, and so writes beyond the end."""
 
-    def write(self, region: Region, array: Array) -> None:
+    def write(self, region: SimRegion, array: Array) -> None:
         region.tensor[...] = array
         beyond = region.offset + array.size
         region.whole[beyond : beyond + -array.size % 4] = np.zeros((), array.dtype)
@@ -207,7 +207,7 @@ class OutOfBoundsWriter(Vectors):
 class UnwrittenTail(Vectors):
     """Rounds the last vector down, and so leaves out the end."""
 
-    def write(self, region: Region, array: Array) -> None:
+    def write(self, region: SimRegion, array: Array) -> None:
         whole = array.size - array.size % 4
         region.whole[region.offset : region.offset + whole] = array.reshape(-1)[:whole]
 

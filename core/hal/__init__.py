@@ -22,7 +22,7 @@ from .device import (
 from .executable import Bound, Choice, Executable, KernelExecutable, Placement
 from .graph_executable import GraphExecutable
 from .kernel import Kernel, KernelRegistry, Refusal
-from .memory_guard import BAND, MemoryGuard, canary
+from .memory_guard import BAND, MemoryGuard, Region, RegionGuard, canary
 from .partitioned import PartitionedExecutable
 from .profile import Profile, Span
 from .reference import ReferenceDevice
@@ -66,6 +66,8 @@ __all__ = [
     "Profile",
     "ReferenceDevice",
     "Refusal",
+    "Region",
+    "RegionGuard",
     "Span",
     "StateSpace",
     "WeightPart",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Self
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -40,3 +40,48 @@ class MemoryGuard(ABC):
     @abstractmethod
     def violations(self) -> list[str]:
         """A sentence per tensor whose surroundings were written to since it was made; waits for the device."""
+
+
+class Region(ABC):
+    """Memory of one tensor with a band on either side; `what` is its dtype and shape."""
+
+    what: str
+
+    @abstractmethod
+    def intact(self) -> tuple[bool, bool]:
+        """Whether the bands before and behind the tensor are as they were."""
+
+    def violations(self) -> list[str]:
+        """A sentence per band that was written to."""
+        sides = zip(("before", "behind"), self.intact(), strict=True)
+        return [f"memory {side} a tensor {self.what} was written to" for side, intact in sides if not intact]
+
+
+R = TypeVar("R", bound=Region)
+
+
+class RegionGuard(MemoryGuard, Generic[R]):
+    """A guard that keeps the regions it hands out; while it is entered it is the `guard` of its device."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._regions: list[R] = []
+
+    def kept(self, region: R) -> R:
+        """A region, which `violations` will look at."""
+        self._regions.append(region)
+        return region
+
+    def __enter__(self) -> Self:
+        self._regions.clear()
+        self._device.guard = self
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._device.guard = None
+
+    def violations(self) -> list[str]:
+        self._device.synchronize()
+        return [told for region in self._regions for told in region.violations()]
