@@ -9,8 +9,8 @@ from xinheng.core.ir import DType, StateType, TensorType, WeightType
 from xinheng.core.ops import OPSET
 from xinheng.core.schemes import scheme
 
-from ..call import Call
-from ..operands import held_in
+from .call import Call
+from .operands import held_in
 
 
 def excuse(call: Call, capabilities: Capabilities) -> str | None:

@@ -17,12 +17,12 @@ from xinheng.core.suite import DECLARED, Outcome, Verdict
 from . import checks
 from .case import Case, Tier
 from .checks import Experiment, Finding
+from .declared import excuse
 from .determinism import PROMISED_BY, promised
 from .draw import stream
 from .judge import Judgement
 from .paging import repaged
-from .running.declared import excuse
-from .running.perf import Stopwatch
+from .perf import Stopwatch
 from .trial import kernels_of
 
 REPEATS = (2, 2, 50)

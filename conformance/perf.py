@@ -19,9 +19,9 @@ from xinheng.core.ir import Builder, StateType, TensorType, Value, WeightType
 from xinheng.core.ir.dtype import float32
 from xinheng.core.schemes import scheme
 
-from ..call import Call
-from ..operands import held_in
-from ..trial import Trial
+from .call import Call
+from .operands import held_in
+from .trial import Trial
 
 RUNS = 9
 """Timed runs of a case; the median counts. The first run before them does not."""

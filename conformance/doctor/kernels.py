@@ -14,8 +14,8 @@ from xinheng.core.plugins import PluginManager
 from xinheng.core.suite import Selection, Verdict
 
 from ..case import SAMPLES
+from ..declared import excuse
 from ..paging import repaged
-from ..running.declared import excuse
 from ..running.levels import levels
 from ..suites.ops import OpSuite
 from .symptom import Findings

@@ -12,9 +12,9 @@ from xinheng.core.suite import DECLARED, Item, Outcome, Suite, Verdict
 
 from ..case import Case, Tier, find
 from ..cases import SAMPLES
+from ..declared import excuse
 from ..equivalence import Comparison, Incomparable, Relation, compare, composites
 from ..layout import Layout
-from ..running.declared import excuse
 
 PREFIX = "equivalence/"
 

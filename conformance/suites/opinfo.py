@@ -27,10 +27,10 @@ from xinheng.core.suite import DECLARED, Item, Outcome, Suite, Verdict
 from ..bounds import Rules
 from ..call import Call, results
 from ..case import SHORT, Tier
+from ..declared import excuse
 from ..draw import GIVEN
 from ..judge import USELESS, judge
 from ..operands import T, realise
-from ..running.declared import excuse
 from ..trial import Trial
 from .torch_calls import Given, Uncovered
 from .torch_table import COUNTERPARTS

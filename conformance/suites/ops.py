@@ -11,7 +11,7 @@ from xinheng.core.suite import Item, Outcome, Selection, Suite
 from ..case import Case, Tier, find
 from ..cases import SAMPLES
 from ..examination import Examination, supported
-from ..running.perf import Stopwatch
+from ..perf import Stopwatch
 
 
 class OpSuite(Suite):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from xinheng.conformance.cases import SAMPLES, Sample, find
+from xinheng.conformance.declared import excuse
 from xinheng.conformance.paging import repaged, restored
-from xinheng.conformance.running.declared import excuse
 from xinheng.core.errors import UnsupportedOp
 from xinheng.core.hal import Capabilities
 from xinheng.core.ir.dtype import DTYPES, bfloat16, float64, int64

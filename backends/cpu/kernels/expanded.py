@@ -7,6 +7,7 @@ choose theirs by the number of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,21 +43,21 @@ class NativeMatmul:
             return self.multiply
         kept: list[tuple[Tensor, TorchWeight]] = []
 
-        def multiply(a: Tensor, b: Tensor) -> Tensor:
-            if not a.numel() or not b.numel():
-                return torch.matmul(a, b)
+        def once(b: Tensor) -> TorchWeight:
             if not kept or kept[0][0] is not b:
                 kept[:] = [(b, dense(b.mT))]
-            return self._run(a, kept[0][1])
+            return kept[0][1]
 
-        return multiply
+        return partial(self.multiply, laid_out=once)
 
-    def multiply(self, a: Tensor, b: Tensor) -> Tensor:
-        """a times b."""
+    def multiply(
+        self, a: Tensor, b: Tensor, laid_out: Callable[[Tensor], TorchWeight] = lambda b: dense(b.mT)
+    ) -> Tensor:
+        """a times b, whose columns `laid_out` makes the rows of a weight if it is a matrix."""
         if not a.numel() or not b.numel():
             return torch.matmul(a, b)
         if b.dim() == 2:
-            return self._run(a, dense(b.mT))
+            return self._run(a, laid_out(b))
         lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
         left, right = (x.expand(*lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (a, b.mT))
         made = torch.stack([self._run(x, dense(y)) for x, y in zip(left, right, strict=True)])
