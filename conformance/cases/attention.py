@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..case import Tier, case
-from ..operands import KV, Special, floats, gain, ints, normal, rng, special_rows
+from ..operands import KV, Special, floats, ints, normal, rng, special_rows
 from .sequences import SCENES, Scene, around, paged, starts
 
 BLOCKS = (16, 32, 64, 128)
@@ -51,11 +51,7 @@ def _attend(note: str, scene: Scene, size: int = 4, garbage: float | None = None
     operands: list[Any] = [normal(scene.tokens, heads, scene.widths[0], scale=scene.sharp)]
     operands += [KV(paging.filled(pages.k, **how), paging.filled(pages.v, **how))]
     operands += [starts([n for n, _ in scene.sequences]), ints([keys for _, keys in scene.sequences]), paging.table]
-    operands += [gain(heads) if scene.sinks else None]
-    operands += [gain(scene.tokens, heads, scene.longest, shift=0.0) if scene.bias else None]
-    label = note.replace(" ", "-")
-    spread: dict[str, Any] = {"data": scene.data, "seeds": scene.seeds, "tier": tier}
-    case("paged_attention", *operands, label=label, **spread, **scene.attributes)
+    scene.enter("paged_attention", note, *operands, tier=tier)
 
 
 for _note, _scene in SCENES.items():

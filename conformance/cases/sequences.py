@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..case import Tier, case
 from ..draw import MODERATE, USUAL
-from ..operands import T, ints, rng
+from ..operands import T, gain, ints, rng
 
 Sequences = Sequence[tuple[int, int]]
 """How many queries, the last positions, and how many keys each sequence has."""
@@ -59,6 +60,13 @@ class Scene:
     @property
     def longest(self) -> int:
         return max((keys for _, keys in self.sequences), default=0)
+
+    def enter(self, op: str, note: str, *operands: Any, tier: Tier = Tier.DEFAULT) -> None:
+        """Enter a case of an attention op: `operands`, then the sinks and the bias that there are."""
+        sinks = gain(self.heads[0]) if self.sinks else None
+        bias = gain(self.tokens, self.heads[0], self.longest, shift=0.0) if self.bias else None
+        spread: dict[str, Any] = {"data": self.data, "seeds": self.seeds, "tier": tier}
+        case(op, *operands, sinks, bias, label=note.replace(" ", "-"), **spread, **self.attributes)
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,7 @@ def _attend(note: str, scene: Scene, spare: int = 0, tier: Tier = Tier.DEFAULT) 
     operands: list[Any] = [normal(scene.tokens, heads, k_dim, scale=scene.sharp)]
     operands += [gain(rows, kv_heads, k_dim, shift=0.0), gain(rows, kv_heads, v_dim, shift=0.0)]
     operands += [starts([n for n, _ in scene.sequences]), starts(keys)]
-    operands += [gain(heads) if scene.sinks else None]
-    operands += [gain(scene.tokens, heads, scene.longest, shift=0.0) if scene.bias else None]
-    label = note.replace(" ", "-")
-    spread: dict[str, Any] = {"data": scene.data, "seeds": scene.seeds, "tier": tier}
-    case("sdpa_varlen", *operands, label=label, **spread, **scene.attributes)
+    scene.enter("sdpa_varlen", note, *operands, tier=tier)
 
 
 for _note, _scene in SCENES.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from xinheng.core.ir.dtype import DTYPES, bfloat16, float16, float32, float64
+from xinheng.core.ir.dtype import bfloat16, float16, float32, float64
 
 UNKNOWN = "unknown"
 
@@ -57,8 +57,3 @@ class Grade(Trait):
 def format_name(bits: int) -> str:
     """What a number of significant bits is called."""
     return FORMATS.get(bits, f"{bits} bits")
-
-
-def bits_of(name: str) -> int:
-    """The significant bits of a dtype by name."""
-    return DTYPES[name].precision

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from xinheng.core import ops
@@ -65,12 +67,19 @@ def moe_unpermute(rows: Tensor, order: Tensor, weights: Tensor) -> Tensor:
     return total.to(rows.dtype)
 
 
-@TORCH_KERNELS.register(ops.grouped_linear, name="torch_grouped_linear", dtypes=FLOATS)
-def grouped_linear(x: Tensor, weight: TorchWeight, counts: Tensor) -> Tensor:
-    out = torch.empty((x.shape[0], weight.shape[1]), dtype=x.dtype, device=x.device)
-    start = 0
-    for group, count in zip(weight.groups, counts.tolist(), strict=True):
-        if count:
-            out[start : start + count] = linear(x[start : start + count], group)
-            start += count
-    return out
+def grouped_linear_kernel(linear: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The kernel of `grouped_linear`: the rows of each group through a kernel of `linear`."""
+
+    def grouped_linear(x: Tensor, weight: TorchWeight, counts: Tensor) -> Tensor:
+        out = torch.empty((x.shape[0], weight.shape[1]), dtype=x.dtype, device=x.device)
+        start = 0
+        for group, count in zip(weight.groups, counts.tolist(), strict=True):
+            if count:
+                out[start : start + count] = linear(x[start : start + count], group)
+                start += count
+        return out
+
+    return grouped_linear
+
+
+TORCH_KERNELS.register(ops.grouped_linear, name="torch_grouped_linear", dtypes=FLOATS)(grouped_linear_kernel(linear))

@@ -37,21 +37,6 @@ def linear_kernel(library: Library) -> Callable[..., torch.Tensor]:
     return linear
 
 
-def grouped_linear_kernel(run: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The kernel of `grouped_linear`: the rows of each group through a kernel of `linear`."""
-
-    def grouped_linear(x: torch.Tensor, weight: Any, counts: torch.Tensor) -> torch.Tensor:
-        out = torch.empty((x.shape[0], weight.shape[1]), dtype=x.dtype)
-        start = 0
-        for group, count in zip(weight.groups, counts.tolist(), strict=True):
-            if count:
-                out[start : start + count] = run(x[start : start + count], group)
-                start += count
-        return out
-
-    return grouped_linear
-
-
 def batched_linear_kernel(library: Library) -> Callable[..., torch.Tensor]:
     """The kernel of `batched_linear` with weights as stored: each head through `linear`."""
     run = linear_kernel(library)

@@ -11,12 +11,13 @@ from xinheng.core.ir.dtype import bfloat16, float16, float32
 from xinheng.core.ir.graph import Node
 from xinheng.core.ir.types import StateType, TensorType, WeightType
 
+from ..._torch.kernels.moe import grouped_linear_kernel
 from .activation import gelu_kernel, silu_kernel
 from .attention import paged_attention_kernel, write_cache_kernel
 from .embedding import dequantize_kernel, embedding_kernel
 from .expanded import NativeMatmul, expanded_batched_linear_kernel, expanded_linear_kernel
 from .library import Library
-from .linear import batched_linear_kernel, grouped_linear_kernel, linear_kernel
+from .linear import batched_linear_kernel, linear_kernel
 from .norm import add_rms_norm_kernel, rms_norm_kernel
 from .rotary import rotary_kernel
 
