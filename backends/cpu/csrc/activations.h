@@ -1,0 +1,14 @@
+// Activations as int8 codes: x = scale * code with one scale for 32 values of k, the largest of them becoming +-127.
+#pragma once
+#include <cstdint>
+
+struct Activations {
+    const int8_t *codes;  // [tokens, k]
+    const float *scales;  // [tokens, k / 32]
+    const int32_t *sums;  // [tokens, k / 16]: sums of sixteen codes
+    int64_t tokens, k;
+};
+
+// Quantises rows of k values of type `type` that are `stride` values apart into this thread's scratch, where they stay
+// until its next call; k is a multiple of 32. False for an unknown type.
+bool quantise(const void *x, int32_t type, int64_t tokens, int64_t k, int64_t stride, Activations &out);
