@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 
-from xinheng.core.hal import ANY_ORDER, Arithmetic, Capabilities, DeviceOptions, KernelRegistry, MemoryStats
+from xinheng.core.hal import (
+    ANY_ORDER,
+    Arithmetic,
+    Capabilities,
+    DeviceOptions,
+    Executable,
+    KernelRegistry,
+    MemoryStats,
+    Placement,
+)
 from xinheng.core.hal.host import host_memory
+from xinheng.core.ir.graph import Graph
 
 from .._torch import TORCH_KERNELS, TorchDevice
 from .._torch.handles import DTYPES
 from .._torch.kernels.collective import register_collectives
 from .._torch.kernels.movement import register_makers
+from .executable import CPUExecutable
 from .jit import NativeUnavailable, load
 from .kernels import Library, available_threads, register_native, register_unsigned
 from .processor import processor_name
@@ -40,12 +52,18 @@ class CPUDevice(TorchDevice):
         register_unsigned(self.kernels)
         self.threads = options.threads or max(1, available_threads() // options.sharers)
         torch.set_num_threads(self.threads)  # the kernels of torch that run between ours
+        self._library = library
         if library is not None:
             library.set_threads(self.threads)
-            register_native(self.kernels, library)
+            register_native(self.kernels, library, fast=options.numerics.mode == "fast")
 
     def notes(self) -> tuple[str, ...]:
         return self._notes
+
+    def compile(self, graph: Graph, placement: Placement, bounds: Mapping[str, int]) -> Executable:
+        if self._library is None:
+            return super().compile(graph, placement, bounds)
+        return CPUExecutable(graph, self, placement, bounds, self._library)
 
     def _zeros(self, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
         # fresh zero pages of the system take no memory until they are written, unlike those that torch clears itself

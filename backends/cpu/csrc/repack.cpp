@@ -143,6 +143,26 @@ void pack_tile_row(const uint8_t *from, int64_t row_bytes, int rows, int64_t col
     }
 }
 
+// The values of one row, with the rounding of the packed formats: only adding a minimum rounds.
+template <class F, class T> void read_row(F, const Tiles &part, int64_t row, T *y) {
+    Walk<F> w(part.data + row / TILE * tile_row_bytes<F>(part.columns));
+    const int lane = static_cast<int>(row % TILE);
+    for (int64_t b = 0; b < part.columns / BLOCK; b++, w.step()) {
+        w.start(b);
+        uint8_t codes[512];
+        each_codes<F::bits>(w.at, [&](int j, Codes c) { store_codes(codes + 64 * j, c); });
+        const auto scales = F::scales(w.at, w.head);
+        float scale[F::parts][TILE], minimum[TILE];
+        for (int part_of = 0; part_of < F::parts; part_of++) store(scale[part_of], scales.scale[part_of]);
+        store(minimum, scales.minimum);
+        for (int k = 0; k < BLOCK; k++) {
+            const int level = codes[64 * (k / 4) + 4 * lane + k % 4] - F::zero;
+            const float product = scale[k * F::parts / BLOCK][lane] * static_cast<float>(level);
+            assign(y[b * BLOCK + k], F::minimum ? product + minimum[lane] : product);
+        }
+    }
+}
+
 } // namespace
 
 extern "C" {
@@ -179,5 +199,30 @@ __attribute__((visibility("default"))) int32_t xh_pack_tiles(int32_t format, con
         });
     });
     return known ? 0 : -1;
+}
+
+// y [count, columns] of y_type = rows `indices` (int64 if wide, else int32) of the tiles in `parts`. Returns -1, or the
+// position of the first index outside the rows (then nothing is written), or -2 for an unknown type or format.
+__attribute__((visibility("default"))) int64_t xh_tile_rows(const void *indices, int32_t wide, int64_t count,
+                                                            const Tiles *parts, int32_t part_count, int32_t y_type,
+                                                            void *y) {
+    int64_t rows = 0;
+    for (int32_t p = 0; p < part_count; p++) rows += parts[p].rows;
+    auto index = [&](int64_t i) {
+        return wide ? static_cast<const int64_t *>(indices)[i] : static_cast<const int32_t *>(indices)[i];
+    };
+    for (int64_t i = 0; i < count; i++)
+        if (index(i) < 0 || index(i) >= rows) return i;
+    bool known = true;
+    with_type(y_type, [&](auto *tag) {
+        for (int64_t i = 0; i < count; i++) {
+            int64_t row = index(i);
+            const Tiles *part = parts;
+            for (; row >= part->rows; part++) row -= part->rows;
+            auto *to = static_cast<decltype(+tag)>(y) + i * part->columns;
+            known &= with_format(part->format, [&](auto f) { read_row(f, *part, row, to); });
+        }
+    }) || (known = false);
+    return known ? -1 : -2;
 }
 }

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from .library import Library
 from .native import register_native
+from .tiles import TiledWeight, tileable, tiled
 from .threads import available_threads
 from .unsigned import register_unsigned
 
-__all__ = ["Library", "available_threads", "register_native", "register_unsigned"]
+__all__ = [
+    "Library",
+    "TiledWeight",
+    "available_threads",
+    "register_native",
+    "register_unsigned",
+    "tileable",
+    "tiled",
+]

@@ -19,7 +19,9 @@ from .expanded import NativeMatmul, expanded_batched_linear_kernel, expanded_lin
 from .library import Library
 from .linear import batched_linear_kernel, linear_kernel
 from .norm import add_rms_norm_kernel, rms_norm_kernel
+from .pointwise import FUNCTIONS, pointwise_condition, pointwise_kernel, rows_condition, rows_kernel
 from .rotary import rotary_kernel
+from .tiles import tile_embedding_kernel, tile_linear_kernel, tileable
 
 FLOATS = (float32, bfloat16, float16)
 """What native kernels read and write; they compute in float32 or wider."""
@@ -58,8 +60,13 @@ def expanded_kernels(library: Library) -> list[tuple[str, Any, str]]:
     return [("matmul", NativeMatmul(library), "native_matmul"), *named]
 
 
-def register_native(registry: KernelRegistry, library: Library, *, priority: int = PRIORITY) -> None:
-    """Register all native kernels; they come before torch kernels by their priority."""
+def register_native(
+    registry: KernelRegistry, library: Library, *, fast: bool = False, priority: int = PRIORITY
+) -> None:
+    """Register all native kernels; they come before torch kernels by their priority.
+
+    `fast` admits those that compute with int8 activations.
+    """
 
     def condition(node: Node) -> bool | str:
         return applies(node, library)
@@ -68,6 +75,9 @@ def register_native(registry: KernelRegistry, library: Library, *, priority: int
         registry.register(getattr(ops, op), dtypes=FLOATS, when=condition, name=name, priority=priority)(function)
     for op, function, name in expanded_kernels(library):
         registry.register(getattr(ops, op), dtypes=FLOATS, when=fits, name=name, priority=priority - 1)(function)
+    _register_pointwise(registry, library, priority)
+    if fast:
+        _register_tiles(registry, library, priority + 10)
 
 
 def fits(node: Node) -> bool | str:
@@ -93,3 +103,30 @@ def applies(node: Node, library: Library) -> bool | str:
         elif isinstance(kind, StateType) and kind["scheme"] not in names:
             return f"no native cache of {kind['scheme']}"
     return True
+
+
+def _register_pointwise(registry: KernelRegistry, library: Library, priority: int) -> None:
+    for name in FUNCTIONS:
+        kernel = pointwise_kernel(library, name)
+        registry.register(getattr(ops, name), when=pointwise_condition, name=f"native_{name}", priority=priority)(kernel)
+    registry.register(ops.index_select, when=rows_condition, name="native_index_select", priority=priority)(
+        rows_kernel()
+    )
+
+
+def _register_tiles(registry: KernelRegistry, library: Library, priority: int) -> None:
+    """Kernels that read tiles, where all readers of the weight do."""
+
+    def condition(node: Node) -> bool | str:
+        for value in node.operands:
+            if value is not None and isinstance(value.type, WeightType):
+                reason = tileable(library, value.type.parts, value.type.shape[-1])
+                if reason is not None:
+                    return reason
+        return True
+
+    for op, kernel, name in (
+        (ops.linear, tile_linear_kernel(library), "native_linear_int8"),
+        (ops.embedding, tile_embedding_kernel(library), "native_embedding_tiles"),
+    ):
+        registry.register(op, dtypes=FLOATS, when=condition, name=name, priority=priority)(kernel)

@@ -1,0 +1,183 @@
+// A program: commands that run one after another in a single call, each a kernel of this library. Where data lies and
+// how large it is comes from two tables that the caller fills for each run: `slots` of addresses and `sizes`.
+#include "attention.h"
+#include "pointwise.h"
+#include "threads.h"
+#include "tile_product.h"
+#include "weights.h"
+
+namespace {
+
+// An argument of a command: a number, a size times a number, or an address with an offset in bytes. Mirrored by
+// program.py.
+struct Argument {
+    int64_t value;
+    int32_t kind, index;
+};
+enum Kind : int32_t { NUMBER, SIZE, ADDRESS };
+
+struct Command {
+    int32_t code, first, count;
+};
+
+constexpr int MOST_ARGUMENTS = 64;
+
+struct Arguments {
+    const int64_t *values;
+    int64_t number(int i) const { return values[i]; }
+    int32_t code(int i) const { return static_cast<int32_t>(values[i]); }
+    template <class T> T *at(int i) const { return reinterpret_cast<T *>(static_cast<uintptr_t>(values[i])); }
+    double real(int i) const {
+        double x;
+        std::memcpy(&x, values + i, 8);
+        return x;
+    }
+};
+
+} // namespace
+
+extern "C" {
+int32_t xh_rms_norm(const void *, int32_t, int64_t, int64_t, int64_t, int64_t, int64_t, const void *, int32_t, double,
+                    void *);
+int32_t xh_rotary(const void *, int32_t, int64_t, int64_t, int64_t, int64_t, int64_t, const float *, const float *,
+                  int64_t, int32_t, void *);
+int32_t xh_gated(int32_t, const void *, const void *, int32_t, int64_t, int64_t, int64_t, int64_t, void *);
+int64_t xh_write_cache(const void *, int32_t, int64_t, int64_t, int64_t, int64_t, int64_t, const int32_t *, void *,
+                       int32_t, int64_t);
+int64_t xh_paged_attention(const AttentionCall *);
+int32_t xh_linear(const void *, int32_t, int64_t, int64_t, int64_t, const Part *, int32_t, const void *, int32_t,
+                  void *);
+int64_t xh_embedding(const void *, int32_t, int64_t, const Part *, int32_t, int64_t, int32_t, void *);
+int64_t xh_tile_rows(const void *, int32_t, int64_t, const Tiles *, int32_t, int32_t, void *);
+}
+
+namespace {
+
+// Each returns 0, or what the kernel reports: a position plus 1, or a negative code.
+int64_t position(int64_t found) { return found + 1; } // -1 is success
+
+int64_t norm(Arguments a) {
+    return xh_rms_norm(a.at<void>(0), a.code(1), a.number(2), a.number(3), a.number(4), a.number(5), a.number(6),
+                       a.at<void>(7), a.code(8), a.real(9), a.at<void>(10));
+}
+
+int64_t rotary(Arguments a) {
+    return xh_rotary(a.at<void>(0), a.code(1), a.number(2), a.number(3), a.number(4), a.number(5), a.number(6),
+                     a.at<float>(7), a.at<float>(8), a.number(9), a.code(10), a.at<void>(11));
+}
+
+int64_t gated(Arguments a) {
+    return xh_gated(a.code(0), a.at<void>(1), a.at<void>(2), a.code(3), a.number(4), a.number(5), a.number(6),
+                    a.number(7), a.at<void>(8));
+}
+
+int64_t write_cache(Arguments a) {
+    return position(xh_write_cache(a.at<void>(0), a.code(1), a.number(2), a.number(3), a.number(4), a.number(5),
+                                   a.number(6), a.at<int32_t>(7), a.at<void>(8), a.code(9), a.number(10)));
+}
+
+int64_t attention(Arguments a) {
+    AttentionCall c;
+    c.q = a.at<void>(0);
+    c.k = a.at<void>(1);
+    c.v = a.at<void>(2);
+    c.query_start = a.at<int32_t>(3);
+    c.seq_lens = a.at<int32_t>(4);
+    c.block_table = a.at<int32_t>(5);
+    c.sinks = a.at<void>(6);
+    c.out = a.at<void>(7);
+    c.lse = a.at<float>(8);
+    int64_t *const sizes[] = {&c.tokens, &c.heads,  &c.kv_heads,   &c.k_width, &c.v_width,     &c.token_stride,
+                              &c.head_stride, &c.blocks, &c.block_size, &c.seqs,    &c.table_width, &c.table_stride};
+    for (int i = 0; i < 12; i++) *sizes[i] = a.number(9 + i);
+    c.scale = a.real(21);
+    c.softcap = a.real(22);
+    c.window = a.number(23);
+    int32_t *const codes[] = {&c.type, &c.cache_type, &c.sinks_type, &c.causal};
+    for (int i = 0; i < 4; i++) *codes[i] = a.code(24 + i);
+    return position(xh_paged_attention(&c));
+}
+
+int64_t linear(Arguments a) {
+    return xh_linear(a.at<void>(0), a.code(1), a.number(2), a.number(3), a.number(4), a.at<Part>(5), a.code(6),
+                     a.at<void>(7), a.code(8), a.at<void>(9));
+}
+
+int64_t embedding(Arguments a) {
+    return position(xh_embedding(a.at<void>(0), a.code(1), a.number(2), a.at<Part>(3), a.code(4), a.number(5),
+                                 a.code(6), a.at<void>(7)));
+}
+
+int64_t tile_rows(Arguments a) {
+    return position(xh_tile_rows(a.at<void>(0), a.code(1), a.number(2), a.at<Tiles>(3), a.code(4), a.code(5),
+                                 a.at<void>(6)));
+}
+
+// x, type, tokens, k, stride, count of jobs; each job: tiles, bias, bias type, y, stride, type.
+int64_t tile_product(Arguments a) {
+    TileJob jobs[9];
+    const int32_t count = a.code(5);
+    for (int32_t i = 0; i < count; i++) {
+        const int at = 6 + 6 * i;
+        jobs[i] = {a.at<Tiles>(at), a.at<void>(at + 1), a.at<void>(at + 3), a.number(at + 4), a.code(at + 2),
+                   a.code(at + 5)};
+    }
+    Activations x;
+    if (!quantise(a.at<void>(0), a.code(1), a.number(2), a.number(3), a.number(4), x)) return -1;
+    multiply_tiles(x, jobs, count);
+    return 0;
+}
+
+int64_t elementwise(Arguments a) {
+    const Operand x{a.at<void>(3), a.number(4), a.number(5), a.code(6)};
+    const Operand z{a.at<void>(7), a.number(8), a.number(9), a.code(10)};
+    return pointwise(a.code(0), a.number(1), a.number(2), x, z, a.code(11), a.at<void>(12));
+}
+
+// y [count, bytes] = rows `indices` of x, which lie `stride` bytes apart.
+int64_t gather_rows(Arguments a) {
+    const char *x = a.at<char>(0);
+    const int32_t *indices = a.at<int32_t>(1);
+    const int64_t count = a.number(2), rows = a.number(3), stride = a.number(4), bytes = a.number(5);
+    char *y = a.at<char>(6);
+    for (int64_t i = 0; i < count; i++)
+        if (indices[i] < 0 || indices[i] >= rows) return i + 1;
+    for (int64_t i = 0; i < count; i++)
+        std::memcpy(y + i * bytes, x + indices[i] * stride, static_cast<size_t>(bytes));
+    return 0;
+}
+
+// y [rows, bytes] = rows of x that lie `stride` bytes apart.
+int64_t copy_rows(Arguments a) {
+    const int64_t rows = a.number(1), stride = a.number(2), bytes = a.number(3);
+    for (int64_t r = 0; r < rows; r++)
+        std::memcpy(a.at<char>(4) + r * bytes, a.at<char>(0) + r * stride, static_cast<size_t>(bytes));
+    return 0;
+}
+
+typedef int64_t (*Run)(Arguments);
+constexpr Run RUNS[] = {norm,      rotary,    gated,        write_cache, attention,   linear,
+                        embedding, tile_rows, tile_product, elementwise, gather_rows, copy_rows};
+
+} // namespace
+
+// Runs commands; returns 0, or the number of the command that failed plus 1, with its result in `failure`.
+extern "C" __attribute__((visibility("default"))) int64_t xh_run(const Command *commands, int64_t count,
+                                                                 const Argument *arguments, const int64_t *sizes,
+                                                                 const int64_t *slots, int64_t *failure) {
+    int64_t values[MOST_ARGUMENTS];
+    for (int64_t i = 0; i < count; i++) {
+        const Command &command = commands[i];
+        const Argument *given = arguments + command.first;
+        for (int32_t j = 0; j < command.count; j++)
+            values[j] = given[j].kind == NUMBER ? given[j].value
+                        : given[j].kind == SIZE ? sizes[given[j].index] * given[j].value
+                                                : slots[given[j].index] + given[j].value;
+        const int64_t result = RUNS[command.code]({values});
+        if (result) {
+            *failure = result;
+            return i + 1;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,274 @@
+"""Executables of the CPU: weights in the layout of the kernels that read them, and steps as native programs."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Mapping
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from xinheng.core.errors import DeviceError
+from xinheng.core.hal import Buffer, Event, KernelExecutable, Placement, Profile, WeightSource
+from xinheng.core.hal.executable import KernelBound
+from xinheng.core.hal.graph_executable import check_bounds, check_dtype, parameter_of
+from xinheng.core.ir.dim import Dim, Expr
+from xinheng.core.ir.evaluate import bind_sizes, check_sizes
+from xinheng.core.ir.graph import Graph, Node, Value
+from xinheng.core.ir.types import StateType, WeightType
+
+from .._torch.handles import DTYPES
+from .commands import ENCODERS
+from .kernels import Library, TiledWeight, tiled
+from .program import ARENA, Command, NotPlannable, Planner, Program, PythonStep
+
+TILE_KERNELS = frozenset({"native_linear_int8", "native_embedding_tiles"})
+"""Kernels that read weights in tiles."""
+
+_ARGUMENT = struct.Struct("=qii")
+_COMMAND = struct.Struct("=iii")
+
+
+class CPUExecutable(KernelExecutable):
+    """Runs a graph as a native program if all its sizes are bounded, else kernel by kernel."""
+
+    def __init__(
+        self, graph: Graph, device: Any, placement: Placement, bounds: Mapping[str, int], library: Library
+    ) -> None:
+        super().__init__(graph, device, placement, bounds)
+        self.library = library
+        self.program: Program | None = None
+        if any(symbol.unbacked for symbol in graph.symbols().values()):
+            return
+        try:
+            self.program = Planner(graph, placement, bounds, ENCODERS).plan()
+        except NotPlannable:
+            return
+        if not any(isinstance(step, Command) for step in self.program.steps):
+            self.program = None
+
+    def prepare(self, name: str, source: WeightSource | NDArray[Any]) -> Buffer:
+        if not isinstance(source, WeightSource) or not self._tiled(name):
+            return super().prepare(name, source)
+        parameter_of(self.graph, name, source)
+        weight = tiled(self.library, source)
+        layout, held = self.device.layout_of(weight)
+        self.receipt = self.receipt.with_weight(source.type.scheme, layout, held, source.nbytes)
+        return weight
+
+    def _tiled(self, name: str) -> bool:
+        """Whether the kernels that read a parameter want it in tiles."""
+        readers = [
+            choice.kernel.name
+            for node, choice, _ in self.steps
+            if any(value is not None and value.name == name for value in node.operands)
+        ]
+        return bool(readers) and TILE_KERNELS.issuperset(readers)
+
+    def bind(self, buffers: Mapping[str, Buffer]) -> KernelBound:
+        plain = super().bind(buffers)
+        return plain if self.program is None else ProgramBound(self, self.program, plain, buffers)
+
+
+class ProgramBound(KernelBound):
+    """A program with its memory, parameters and states in place."""
+
+    def __init__(
+        self, executable: CPUExecutable, program: Program, plain: KernelBound, buffers: Mapping[str, Buffer]
+    ) -> None:
+        super().__init__(executable, plain._frame, plain._fixed)
+        self._cpu, self._program, self._kept = executable, program, [buffers]
+        # fresh zero pages take no memory until a run touches them
+        self._arena = torch.from_numpy(np.zeros(program.arena + 64, np.uint8))
+        start = -self._arena.data_ptr() % 64
+        self._arena = self._arena[start : start + program.arena]
+        self._slots = (ctypes.c_int64 * program.slot_count)()
+        self._slots[ARENA] = self._arena.data_ptr()
+        self._sizes = (ctypes.c_int64 * max(program.size_count, 1))()
+        self._failure = ctypes.c_int64()
+        self._place(buffers)
+        self._segments = [self._segment(list(steps), native) for native, steps in groupby(program.steps, _is_command)]
+        self._sizes_of = _evaluator(program.sizes)
+        self._inputs_at = [(v, program.slots.get(id(v))) for v in executable.graph.inputs]
+        self._known: dict[tuple[int, ...], dict[str, int]] = {}
+
+    def _place(self, buffers: Mapping[str, Buffer]) -> None:
+        """Fill the addresses and sizes that stay the same."""
+        program, graph = self._program, self._cpu.graph
+        for value in graph.parameters:
+            buffer = buffers[value.name]
+            if isinstance(value.type, WeightType):
+                if id(value) in program.weights:
+                    self._slots[program.weights[id(value)]] = self._table(buffer)
+            elif id(value) in program.slots:
+                self._pin(program.slots[id(value)], buffer)
+        for value in graph.constants:
+            if id(value) in program.slots:
+                self._pin(program.slots[id(value)], self._frame[self._cpu.slot(value)])
+        for value, _ in graph.states:
+            if id(value) in program.states:
+                self._place_state(value, buffers[value.name])
+
+    def _pin(self, slot: int, tensor: torch.Tensor) -> None:
+        tensor = tensor.contiguous()
+        self._kept.append(tensor)
+        self._slots[slot] = tensor.data_ptr()
+
+    def _table(self, weight: Any) -> int:
+        if isinstance(weight, TiledWeight):
+            return ctypes.addressof(weight.table)
+        table = ctypes.create_string_buffer(self._cpu.library.pack(weight))
+        self._kept.append(table)
+        return ctypes.addressof(table)
+
+    def _place_state(self, value: Value, state: Any) -> None:
+        assert isinstance(value.type, StateType)
+        for slot, part in zip(self._program.states[id(value)], (state.k, state.v), strict=True):
+            self._slots[slot] = part.data_ptr()
+        blocks, size = state.k.shape[:2]
+        for word, count in (("blocks", blocks), ("block_size", size), ("slots", blocks * size)):
+            if (id(value), word) in self._program.state_sizes:
+                self._sizes[self._program.state_sizes[id(value), word]] = count
+
+    def _segment(self, steps: list[Any], native: bool) -> Callable[[list[Any], dict[str, int]], None]:
+        return self._native(steps) if native else self._python(steps)
+
+    def _native(self, commands: list[Command]) -> Callable[[list[Any], dict[str, int]], None]:
+        """One call that runs commands behind each other."""
+        packed, arguments, first = bytearray(), bytearray(), 0
+        for command in commands:
+            packed += _COMMAND.pack(command.code, first, len(command.arguments))
+            for a in command.arguments:
+                arguments += _ARGUMENT.pack(a.value, a.kind, a.index)
+            first += len(command.arguments)
+        held = (ctypes.create_string_buffer(bytes(packed)), ctypes.create_string_buffer(bytes(arguments)))
+        self._kept.append(held)
+        run, count, failure = self._cpu.library.run, len(commands), self._failure
+        given = (ctypes.addressof(held[0]), count, ctypes.addressof(held[1]))
+        tables = tuple(ctypes.addressof(x) for x in (self._sizes, self._slots, failure))
+
+        def segment(frame: list[Any], sizes: dict[str, int]) -> None:
+            failed = run(*given, *tables)
+            if failed:
+                raise self._error(commands[failed - 1].node, failure.value)
+
+        return segment
+
+    def _error(self, node: Node, code: int) -> DeviceError:
+        told = f"position {code - 1} of its indices, slots or sequences is out of range" if code > 0 else "unknown type"
+        return DeviceError(f"{self._cpu.device.spec}: {node.op.name} failed to compute {node.results[0].type}: {told}")
+
+    def _python(self, steps: list[PythonStep]) -> Callable[[list[Any], dict[str, int]], None]:
+        """Kernels in Python, whose operands are views of the arena and whose results get addresses."""
+        calls = [(self._cpu.steps[step.index], step) for step in steps]
+
+        def segment(frame: list[Any], sizes: dict[str, int]) -> None:
+            for (_, _, call), step in calls:
+                for value in step.node.operands:
+                    if value is not None and frame[self._cpu.slot(value)] is None:
+                        frame[self._cpu.slot(value)] = self._view(value, sizes)
+                call(frame, sizes)
+                for value in step.node.results:
+                    slot = self._program.slots.get(id(value))
+                    if slot is not None:
+                        made = frame[self._cpu.slot(value)].contiguous()
+                        frame[self._cpu.slot(value)] = made
+                        self._slots[slot] = made.data_ptr()
+
+        return segment
+
+    def _view(self, value: Value, sizes: Mapping[str, int]) -> Any:
+        """A tensor of the arena."""
+        from xinheng.core.ir.evaluate import resolve
+
+        place = self._program.places[id(value)]
+        shape = resolve(place.type.shape, sizes)
+        kind = DTYPES[place.type.dtype]
+        count = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        return self._arena[place.offset : place.offset + count].view(kind).reshape(shape)
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        dims: Mapping[str, int] | None = None,
+        profile: Profile | None = None,
+        host: Mapping[str, NDArray[Any]] | None = None,
+    ) -> Event:
+        if profile is not None:
+            return super().run(inputs, dims, profile, host)
+        exe, device = self._cpu, self._cpu.device
+        given = {**self._fixed, **inputs}
+        sizes = self._sizes_for(given, dims)
+        frame, alive = list(self._frame), []
+        for value, slot in self._inputs_at:
+            array = given[value.name]
+            if isinstance(array, np.ndarray):
+                check_dtype(value, array)
+                if slot is not None and array.flags.c_contiguous:
+                    self._slots[slot] = array.ctypes.data
+                tensor = device.upload(array, value.dtype)
+            else:
+                tensor = array.contiguous()
+            if slot is not None and not (isinstance(array, np.ndarray) and array.flags.c_contiguous):
+                self._slots[slot] = tensor.data_ptr()
+            alive.append(tensor)
+            frame[exe.slot(value)] = tensor
+        for index, count in enumerate(self._sizes_of(sizes)):
+            self._sizes[self._program_sizes[index]] = count
+        for segment in self._segments:
+            segment(frame, sizes)
+        outputs = exe.graph.outputs
+        self.outputs = {
+            name: self._view(value, sizes) if self._in_arena(value) else frame[exe.slot(value)]
+            for name, value in outputs.items()
+        }
+        return device.event()
+
+    def _in_arena(self, value: Value) -> bool:
+        place = self._program.places.get(id(value))
+        return place is not None and place.slot == ARENA
+
+    @property
+    def _program_sizes(self) -> list[int]:
+        return list(self._program.sizes.values())
+
+    def _sizes_for(self, given: Mapping[str, Any], dims: Mapping[str, int] | None) -> dict[str, int]:
+        """The sizes of a run; those of inputs of shapes seen before are not checked again."""
+        exe = self._cpu
+        key = tuple(size for v in exe.graph.inputs for size in given[v.name].shape) if not dims else None
+        if key is not None and key in self._known:
+            return self._known[key]
+        sizes = bind_sizes(exe.graph, given, dims, exe.shape_of)
+        check_bounds(exe.bounds, sizes)
+        check_sizes(exe.graph.checks, sizes)
+        if key is not None:
+            if len(self._known) >= 1024:
+                self._known.clear()
+            self._known[key] = sizes
+        return sizes
+
+
+def _is_command(step: Command | PythonStep) -> bool:
+    return isinstance(step, Command)
+
+
+def _evaluator(sizes: Mapping[Dim, int]) -> Callable[[Mapping[str, int]], list[int]]:
+    """A function from named sizes to all sizes that commands use."""
+    from xinheng.core.ir.dim import evaluate
+
+    wanted = [dim for dim in sizes if isinstance(dim, Expr)]
+    known: dict[tuple[int, ...], list[int]] = {}
+
+    def compute(named: Mapping[str, int]) -> list[int]:
+        key = tuple(named.values())
+        if key not in known:
+            if len(known) >= 1024:
+                known.clear()
+            known[key] = [evaluate(dim, named) for dim in wanted]
+        return known[key]
+
+    return compute

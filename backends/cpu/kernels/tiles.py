@@ -1,0 +1,162 @@
+"""Weights in tiles for the integer kernels: sixteen rows side by side, made from packed rows without rounding a code."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from xinheng.core.errors import DeviceError
+from xinheng.core.hal import WeightSource
+from xinheng.core.ir.dtype import DType
+
+from .library import TYPES, Library, check, matrix_of, type_code
+
+HUGE = 2 << 20
+PREFETCHED = 8192
+"""Bytes behind the last tile that kernels may fetch but never use."""
+
+
+class _Tiles(ctypes.Structure):
+    """`Tiles` in csrc/tiles.h."""
+
+    _fields_ = (
+        ("format", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("rows", ctypes.c_int64),
+        ("columns", ctypes.c_int64),
+        ("data", ctypes.c_void_p),
+    )
+
+
+class _Job(ctypes.Structure):
+    """`TileJob` in csrc/tile_product.h."""
+
+    _fields_ = (
+        ("tiles", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("stride", ctypes.c_int64),
+        ("bias_type", ctypes.c_int32),
+        ("type", ctypes.c_int32),
+    )
+
+
+@dataclass(frozen=True)
+class TiledWeight:
+    """A weight [rows, columns] in runs of rows, each with the code of its format and its tiles."""
+
+    shape: tuple[int, ...]
+    schemes: tuple[str, ...]
+    rows: tuple[int, ...]
+    formats: tuple[int, ...]
+    tiles: tuple[NDArray[np.uint8], ...]
+
+    @cached_property
+    def table(self) -> ctypes.Array[_Tiles]:
+        """One `Tiles` per run, for the C side; valid while the weight lives."""
+        columns = self.shape[-1]
+        runs = zip(self.formats, self.rows, self.tiles, strict=True)
+        return (_Tiles * len(self.rows))(*(_Tiles(f, 0, n, columns, data.ctypes.data) for f, n, data in runs))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(data.nbytes for data in self.tiles)
+
+
+def tileable(library: Library, parts: tuple[tuple[str, int], ...], columns: int) -> str | None:
+    """Why rows of these schemes cannot be brought into tiles, or None if they can."""
+    for scheme, rows in parts:
+        code = library.tile_format(scheme.encode())
+        if code < 0:
+            return f"no tiles for scheme {scheme!r}"
+        if library.tiles_bytes(code, rows, columns) == 0:
+            return f"{columns} columns do not fill the blocks of {scheme}"
+    return None
+
+
+def tiled(library: Library, source: WeightSource) -> TiledWeight:
+    """The tiles of a weight; one run of rows is in memory besides its tiles at a time.
+
+    Raises:
+        DeviceError: a run cannot be tiled; see `tileable`.
+    """
+    columns, tiles, formats = source.shape[-1], [], []
+    for part in source.parts:
+        code = library.tile_format(part.scheme.encode())
+        size = library.tiles_bytes(code, part.rows, columns) if code >= 0 else 0
+        if size == 0:
+            raise DeviceError(f"weight {source.name!r}: rows of {columns} values in {part.scheme} cannot be tiled")
+        data, memory = np.ascontiguousarray(part.load()), _memory(size + PREFETCHED)
+        row_bytes = data.nbytes // part.rows
+        check(library.pack_tiles(code, data.ctypes.data, row_bytes, part.rows, columns, memory.ctypes.data), "tiles")
+        tiles.append(memory[:size])
+        formats.append(code)
+    schemes, rows = tuple(p.scheme for p in source.parts), tuple(p.rows for p in source.parts)
+    return TiledWeight(source.shape, schemes, rows, tuple(formats), tuple(tiles))
+
+
+def _memory(size: int) -> NDArray[np.uint8]:
+    """Zeroed memory in huge pages where the system has them."""
+    if sys.platform != "linux" or size < HUGE:
+        return np.zeros(size, np.uint8)
+    area = mmap.mmap(-1, size + HUGE)
+    area.madvise(mmap.MADV_HUGEPAGE)
+    flat = np.frombuffer(area, np.uint8)
+    start = -flat.ctypes.data % HUGE
+    return flat[start : start + size]
+
+
+def tile_linear_kernel(library: Library) -> Callable[..., torch.Tensor]:
+    """The kernel of `linear` with int8 activations."""
+
+    def linear(x: torch.Tensor, weight: TiledWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
+        rows, columns = weight.shape
+        if x.shape[-1] != columns:
+            raise DeviceError(f"linear: x has {x.shape[-1]} columns, the weight has {columns}")
+        kind = type_code(x)
+        flat, tokens, stride = matrix_of(x)
+        out = torch.empty((*x.shape[:-1], rows), dtype=x.dtype)
+        added = None if bias is None else bias.contiguous()
+        added_kind = 0 if added is None else type_code(added)
+        jobs, first = (_Job * len(weight.rows))(), 0
+        for i, count in enumerate(weight.rows):
+            at = 0 if added is None else added.data_ptr() + first * added.element_size()
+            y = out.data_ptr() + first * out.element_size()
+            table = ctypes.addressof(weight.table) + i * ctypes.sizeof(_Tiles)
+            jobs[i] = _Job(table, at, y, rows, added_kind, kind)
+            first += count
+        result = library.tile_product(
+            flat.data_ptr(), kind, tokens, columns, stride, ctypes.addressof(jobs), len(weight.rows)
+        )
+        check(result, "linear")
+        return out
+
+    return linear
+
+
+def tile_embedding_kernel(library: Library) -> Callable[..., torch.Tensor]:
+    """The kernel of `embedding` for tiled weights."""
+
+    def embedding(indices: torch.Tensor, weight: TiledWeight, *, dtype: DType) -> torch.Tensor:
+        kind: Any = getattr(torch, dtype.name)
+        flat = indices.contiguous() if indices.dtype in (torch.int32, torch.int64) else indices.to(torch.int64)
+        out = torch.empty((*indices.shape, weight.shape[1]), dtype=kind)
+        table, wide = ctypes.addressof(weight.table), int(flat.dtype is torch.int64)
+        bad = library.tile_rows(
+            flat.data_ptr(), wide, flat.numel(), table, len(weight.rows), TYPES[kind], out.data_ptr()
+        )
+        if bad >= 0:
+            raise DeviceError(f"embedding: index {int(flat.reshape(-1)[bad])} is outside the {weight.shape[0]} rows")
+        check(bad + 1, "embedding")
+        return out
+
+    return embedding
