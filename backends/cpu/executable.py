@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from collections.abc import Callable, Mapping
 from itertools import groupby
@@ -17,14 +18,14 @@ from xinheng.core.hal import Buffer, Event, KernelExecutable, Placement, Profile
 from xinheng.core.hal.executable import KernelBound
 from xinheng.core.hal.graph_executable import check_bounds, check_dtype, parameter_of
 from xinheng.core.ir.dim import Dim, Expr
-from xinheng.core.ir.evaluate import bind_sizes, check_sizes
+from xinheng.core.ir.evaluate import bind_sizes, check_sizes, resolve
 from xinheng.core.ir.graph import Graph, Node, Value
 from xinheng.core.ir.types import StateType, WeightType
 
 from .._torch.handles import DTYPES
 from .commands import ENCODERS
 from .kernels import Library, TiledWeight, tiled
-from .program import ARENA, Command, NotPlannable, Planner, Program, PythonStep
+from .program import ARENA, Command, Planner, Program, PythonStep, Unbounded
 
 TILE_KERNELS = frozenset({"native_linear_int8", "native_embedding_tiles"})
 """Kernels that read weights in tiles."""
@@ -42,11 +43,9 @@ class CPUExecutable(KernelExecutable):
         super().__init__(graph, device, placement, bounds)
         self.library = library
         self.program: Program | None = None
-        if any(symbol.unbacked for symbol in graph.symbols().values()):
-            return
         try:
             self.program = Planner(graph, placement, bounds, ENCODERS).plan()
-        except NotPlannable:
+        except Unbounded:
             return
         if not any(isinstance(step, Command) for step in self.program.steps):
             self.program = None
@@ -95,6 +94,7 @@ class ProgramBound(KernelBound):
         self._sizes_of = _evaluator(program.sizes)
         self._inputs_at = [(v, program.slots.get(id(v))) for v in executable.graph.inputs]
         self._known: dict[tuple[int, ...], dict[str, int]] = {}
+        self._tensors: dict[int, torch.Tensor] = {}
 
     def _place(self, buffers: Mapping[str, Buffer]) -> None:
         """Fill the addresses and sizes that stay the same."""
@@ -169,27 +169,28 @@ class ProgramBound(KernelBound):
         def segment(frame: list[Any], sizes: dict[str, int]) -> None:
             for (_, _, call), step in calls:
                 for value in step.node.operands:
-                    if value is not None and frame[self._cpu.slot(value)] is None:
-                        frame[self._cpu.slot(value)] = self._view(value, sizes)
+                    if value is not None:
+                        frame[self._cpu.slot(value)] = self._found(value, frame, sizes)
                 call(frame, sizes)
                 for value in step.node.results:
                     slot = self._program.slots.get(id(value))
                     if slot is not None:
                         made = frame[self._cpu.slot(value)].contiguous()
                         frame[self._cpu.slot(value)] = made
-                        self._slots[slot] = made.data_ptr()
+                        self._slots[slot], self._tensors[slot] = made.data_ptr(), made
 
         return segment
 
     def _view(self, value: Value, sizes: Mapping[str, int]) -> Any:
-        """A tensor of the arena."""
-        from xinheng.core.ir.evaluate import resolve
-
+        """A tensor of the arena, or a view of an input or of what a kernel in Python made."""
         place = self._program.places[id(value)]
         shape = resolve(place.type.shape, sizes)
         kind = DTYPES[place.type.dtype]
-        count = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        return self._arena[place.offset : place.offset + count].view(kind).reshape(shape)
+        count = math.prod(shape)
+        if place.slot != ARENA:
+            first = place.offset // kind.itemsize
+            return self._tensors[place.slot].reshape(-1)[first : first + count].reshape(shape)
+        return self._arena[place.offset : place.offset + count * kind.itemsize].view(kind).reshape(shape)
 
     def run(
         self,
@@ -203,7 +204,7 @@ class ProgramBound(KernelBound):
         exe, device = self._cpu, self._cpu.device
         given = {**self._fixed, **inputs}
         sizes = self._sizes_for(given, dims)
-        frame, alive = list(self._frame), []
+        frame = list(self._frame)
         for value, slot in self._inputs_at:
             array = given[value.name]
             if isinstance(array, np.ndarray):
@@ -213,28 +214,22 @@ class ProgramBound(KernelBound):
                 tensor = device.upload(array, value.dtype)
             else:
                 tensor = array.contiguous()
-            if slot is not None and not (isinstance(array, np.ndarray) and array.flags.c_contiguous):
-                self._slots[slot] = tensor.data_ptr()
-            alive.append(tensor)
+            if slot is not None:
+                self._tensors[slot] = tensor
+                if not (isinstance(array, np.ndarray) and array.flags.c_contiguous):
+                    self._slots[slot] = tensor.data_ptr()
             frame[exe.slot(value)] = tensor
-        for index, count in enumerate(self._sizes_of(sizes)):
-            self._sizes[self._program_sizes[index]] = count
+        for index, count in zip(self._program.sizes.values(), self._sizes_of(sizes), strict=True):
+            self._sizes[index] = count
         for segment in self._segments:
             segment(frame, sizes)
-        outputs = exe.graph.outputs
-        self.outputs = {
-            name: self._view(value, sizes) if self._in_arena(value) else frame[exe.slot(value)]
-            for name, value in outputs.items()
-        }
+        self.outputs = {name: self._found(value, frame, sizes) for name, value in exe.graph.outputs.items()}
         return device.event()
 
-    def _in_arena(self, value: Value) -> bool:
-        place = self._program.places.get(id(value))
-        return place is not None and place.slot == ARENA
-
-    @property
-    def _program_sizes(self) -> list[int]:
-        return list(self._program.sizes.values())
+    def _found(self, value: Value, frame: list[Any], sizes: Mapping[str, int]) -> Any:
+        """A value that is in the frame if Python made it, and else lies where the plan says."""
+        held = frame[self._cpu.slot(value)]
+        return self._view(value, sizes) if held is None else held
 
     def _sizes_for(self, given: Mapping[str, Any], dims: Mapping[str, int] | None) -> dict[str, int]:
         """The sizes of a run; those of inputs of shapes seen before are not checked again."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from xinheng.core.errors import XinhengError
 from xinheng.core.hal import Choice
-from xinheng.core.ir.dim import Dim, Expr, evaluate, symbols
+from xinheng.core.ir.dim import Dim, Expr, evaluate
 from xinheng.core.ir.dtype import DType, bfloat16, float16, float32, int32
 from xinheng.core.ir.graph import Graph, Node, Value
 from xinheng.core.ir.types import TensorType, WeightType
@@ -39,7 +39,11 @@ ALIGNMENT = 64
 
 
 class NotPlannable(XinhengError):
-    """A graph or node has no place in a program; its kernels run one by one from Python."""
+    """A node has no place in a program: its kernel runs from Python between native calls."""
+
+
+class Unbounded(XinhengError):
+    """A size of a graph has no bound, so that memory cannot be planned: its kernels run one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +137,11 @@ class Planner:
         """The program of the graph.
 
         Raises:
-            NotPlannable: a size has no bound, or is known only while the graph runs.
+            Unbounded: a size has no bound, or is known only while the graph runs.
         """
+        for symbol in self.graph.symbols().values():
+            if symbol.unbacked or symbol.name not in self.limits:
+                raise Unbounded(f"size {symbol.name} has no bound")
         for index, (node, choice) in enumerate(zip(self.graph.nodes, self.placement, strict=True)):
             if id(node) not in self.done:
                 self._step(index, node, choice)
@@ -290,8 +297,8 @@ class Planner:
     def _bound(self, dim: Dim) -> int:
         if not isinstance(dim, Expr):
             return dim
-        if any(c < 0 for _, c in dim.terms) or any(s.name not in self.limits or s.unbacked for s in symbols(dim)):
-            raise NotPlannable(f"size {dim} has no bound")
+        if any(c < 0 for _, c in dim.terms):
+            raise Unbounded(f"size {dim} has no bound")
         return evaluate(dim, self.limits)
 
     def _allocate(self, root: int, size: int) -> int:

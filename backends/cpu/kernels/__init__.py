@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .library import Library
 from .native import register_native
-from .tiles import TiledWeight, tileable, tiled
 from .threads import available_threads
+from .tiles import TiledWeight, tileable, tiled
 from .unsigned import register_unsigned
 
 __all__ = [

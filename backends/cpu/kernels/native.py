@@ -108,7 +108,9 @@ def applies(node: Node, library: Library) -> bool | str:
 def _register_pointwise(registry: KernelRegistry, library: Library, priority: int) -> None:
     for name in FUNCTIONS:
         kernel = pointwise_kernel(library, name)
-        registry.register(getattr(ops, name), when=pointwise_condition, name=f"native_{name}", priority=priority)(kernel)
+        registry.register(getattr(ops, name), when=pointwise_condition, name=f"native_{name}", priority=priority)(
+            kernel
+        )
     registry.register(ops.index_select, when=rows_condition, name="native_index_select", priority=priority)(
         rows_kernel()
     )

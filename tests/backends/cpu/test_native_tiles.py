@@ -1,0 +1,100 @@
+"""Tiled weights: products with int8 activations are exact in their integers, and the same in any batch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from xinheng.backends._torch import TorchWeight
+from xinheng.backends.cpu.kernels.tiles import TiledWeight, tile_embedding_kernel, tile_linear_kernel, tileable, tiled
+from xinheng.core.errors import DeviceError
+from xinheng.core.hal import WeightPart, WeightSource
+from xinheng.core.ir.dtype import dtype
+
+FORMATS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"]
+
+
+def source_of(weight: TorchWeight) -> WeightSource:
+    parts = tuple(WeightPart(p.scheme, p.rows, lambda p=p: p.data.numpy()) for p in weight.parts)  # type: ignore[misc]
+    return WeightSource("w", weight.shape, parts)
+
+
+def tiles_of(build: SimpleNamespace, weight: TorchWeight) -> TiledWeight:
+    return tiled(build.library, source_of(weight))
+
+
+def quantised(x: torch.Tensor) -> NDArray[np.float64]:
+    """The activations as the kernel sees them: a float32 scale for 32 values, and codes."""
+    blocks = x.float().numpy().reshape(*x.shape[:-1], -1, 32)
+    scales = np.abs(blocks).max(-1, keepdims=True) / np.float32(127)
+    inverse = np.where(scales > 0, np.float32(1) / np.where(scales > 0, scales, 1), np.float32(0))
+    codes = np.rint(blocks * inverse).astype(np.float64)
+    return (codes * scales).reshape(x.shape)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 7, 13])
+@pytest.mark.parametrize("name", FORMATS)
+def test_products_follow_the_declared_program(
+    build: SimpleNamespace, random_weight: Any, exact: Any, name: str, tokens: int
+) -> None:
+    weight = random_weight([(name, 70)], 768)
+    x = torch.randn(tokens, 768, generator=torch.Generator().manual_seed(tokens))
+    got = tile_linear_kernel(build.library)(x, tiles_of(build, weight))
+    values, seen = exact(weight), quantised(x)
+    bound = (np.abs(seen) @ np.abs(values).T) * (768 / 16 + 4) * 2.0**-24 + 1e-6
+    assert (np.abs(got.double().numpy() - seen @ values.T) <= bound).all()
+
+
+def test_activations_of_zero_and_extreme_size(build: SimpleNamespace, random_weight: Any, exact: Any) -> None:
+    weight = random_weight([("q4_0", 16)], 64)
+    x = torch.zeros(3, 64)
+    x[1, 5], x[2, 40] = 1e30, -1e-30
+    got = tile_linear_kernel(build.library)(x, tiles_of(build, weight)).double().numpy()
+    np.testing.assert_allclose(got, x.double().numpy() @ exact(weight).T, rtol=1e-5, atol=1e-45)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_row_has_the_same_bits_alone_and_in_any_batch(native: SimpleNamespace, random_weight: Any, name: str) -> None:
+    weight = tiles_of(native, random_weight([(name, 133)], 512))
+    run, x = tile_linear_kernel(native.library), torch.randn(23, 512)
+    whole = run(x, weight)
+    for size in (1, 2, 3, 4, 5, 8, 11):
+        pieces = torch.cat([run(x[i : i + size], weight) for i in range(0, 23, size)])
+        assert torch.equal(whole, pieces), f"{name} in pieces of {size}"
+    native.library.set_threads(1)
+    assert torch.equal(whole, run(x, weight))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_parts_bias_and_element_types(native: SimpleNamespace, random_weight: Any, kind: torch.dtype) -> None:
+    weight = random_weight([("q4_k", 21), ("q6_k", 7), ("q8_0", 1)], 512)
+    run, x, bias = tile_linear_kernel(native.library), torch.randn(2, 3, 512).to(kind), torch.randn(29).to(kind)
+    got = run(x, tiles_of(native, weight), bias)
+    assert got.dtype is kind
+    assert got.shape == (2, 3, 29)
+    pieces = [run(x, tiles_of(native, TorchWeight((p.rows, 512), (p,)))).float() for p in weight.parts]
+    plain = run(x.float(), tiles_of(native, weight)) + bias.float()
+    assert torch.equal(got, plain.to(kind))
+    assert torch.equal(torch.cat(pieces, -1).to(kind), run(x, tiles_of(native, weight)))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_are_read_as_the_file_has_them(build: SimpleNamespace, random_weight: Any, exact: Any, name: str) -> None:
+    weight = random_weight([(name, 37), ("q8_0", 5)], 512)
+    ids = torch.tensor([[0, 41, 36], [37, 17, 0]], dtype=torch.int32)
+    rows = tile_embedding_kernel(build.library)(ids, tiles_of(build, weight), dtype=dtype("float32"))
+    np.testing.assert_array_equal(rows.numpy(), exact(weight)[ids.numpy()].astype(np.float32))
+    with pytest.raises(DeviceError, match="index 42 is outside the 42 rows"):
+        tile_embedding_kernel(build.library)(torch.tensor([42]), tiles_of(build, weight), dtype=dtype("float32"))
+
+
+def test_what_cannot_be_tiled_is_refused_with_the_reason(native: SimpleNamespace, random_weight: Any) -> None:
+    assert tileable(native.library, (("q4_0", 5), ("iq4_xs", 3)), 256) == "no tiles for scheme 'iq4_xs'"
+    assert tileable(native.library, (("q6_k", 5),), 128) == "128 columns do not fill the blocks of q6_k"
+    with pytest.raises(DeviceError, match="cannot be tiled"):
+        tiles_of(native, random_weight([("float16", 16)], 32))

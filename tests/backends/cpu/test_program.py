@@ -1,0 +1,183 @@
+"""Native programs: the results of kernels run one by one, in memory planned once, whatever the sizes of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xinheng.backends.cpu.device import CPUDevice
+from xinheng.backends.cpu.executable import CPUExecutable
+from xinheng.backends.cpu.program import Command, PythonStep
+from xinheng.core import ops
+from xinheng.core.compiler import compile
+from xinheng.core.errors import DeviceError, GraphError
+from xinheng.core.hal import DeviceOptions, KernelExecutable, Numerics, StateSpace, WeightPart, WeightSource
+from xinheng.core.ir import Builder, TensorType, WeightType, paged_kv, sym
+from xinheng.core.ir.dtype import float32, int32
+from xinheng.core.schemes import scheme
+
+RNG = np.random.default_rng(3)
+BOUNDS = {"tokens": 24, "seqs": 4, "blocks": 8, "rows": 24}
+
+
+@pytest.fixture(params=["strict", "fast"])
+def cpu(request: pytest.FixtureRequest) -> CPUDevice:
+    opened = CPUDevice(DeviceOptions(numerics=Numerics(request.param)))
+    if opened.notes():
+        pytest.skip("no C++ compiler on this machine: there are no native programs")
+    return opened
+
+
+def weight(name: str, rows: int, columns: int, coding: str = "q4_0") -> WeightSource:
+    pack = scheme(coding).pack
+    assert pack is not None
+    packed = np.ascontiguousarray(pack(np.random.default_rng(rows * columns).normal(0, 0.1, (rows, columns))))
+    return WeightSource(name, (rows, columns), (WeightPart(coding, rows, lambda: packed),))
+
+
+def layer() -> tuple[Any, dict[str, Any]]:
+    """A decoder layer in small, with the sources of its parameters."""
+    b = Builder("layer")
+    tokens, seqs, rows = (sym(name) for name in ("tokens", "seqs", "rows"))
+    x = b.input("x", TensorType(float32, (tokens, 64)))
+    positions = b.input("positions", TensorType(int32, (tokens,)))
+    start = b.input("query_start", TensorType(int32, (seqs + 1,)))
+    lengths = b.input("seq_lens", TensorType(int32, (seqs,)))
+    table = b.input("table", TensorType(int32, (seqs, sym("blocks"))))
+    slots = b.input("slots", TensorType(int32, (tokens,)))
+    picked = b.input("picked", TensorType(int32, (rows,)))
+    cache = b.state("cache", paged_kv(2, 16, 16, "float32"))
+    sources: dict[str, Any] = {"norm": RNG.normal(1, 0.1, 64).astype(np.float32)}
+
+    def matrix(name: str, rows: int, columns: int) -> Any:
+        sources[name] = weight(name, rows, columns)
+        return b.parameter(name, WeightType((rows, columns), "q4_0"))
+
+    norm = b.parameter("norm", TensorType(float32, (64,)))
+    angles = ops.mul(
+        ops.reshape(ops.cast(positions, dtype=float32), shape=(tokens, 1)),
+        b.constant(np.float32(0.1) * np.arange(1, 9, dtype=np.float32), float32),
+    )
+    cos, sin = ops.cos(angles), ops.sin(angles)
+    y = ops.rms_norm(x, norm, eps=1e-5)
+    q = ops.reshape(ops.linear(y, matrix("q", 64, 64)), shape=(tokens, 4, 16))
+    k = ops.reshape(ops.linear(y, matrix("k", 32, 64)), shape=(tokens, 2, 16))
+    v = ops.reshape(ops.linear(y, matrix("v", 32, 64)), shape=(tokens, 2, 16))
+    q, k = ops.rotary_embedding(q, cos, sin), ops.rotary_embedding(k, cos, sin)
+    written = ops.write_cache(cache, k, v, slots)
+    out, _ = ops.paged_attention(q, written, start, lengths, table, scale=0.25)
+    y = ops.add(x, ops.linear(ops.reshape(out, shape=(tokens, 64)), matrix("o", 64, 64)))
+    z = ops.rms_norm(y, norm, eps=1e-5)
+    z = ops.silu_and_mul(ops.linear(z, matrix("gate", 96, 64)), ops.linear(z, matrix("up", 96, 64)))
+    y = ops.add(y, ops.linear(z, matrix("down", 64, 96)))
+    return b.build(y=ops.index_select(y, picked)), sources
+
+
+def feeds(counts: tuple[int, ...], lengths: tuple[int, ...]) -> dict[str, Any]:
+    tokens = sum(counts)
+    table = np.arange(len(counts) * 2, dtype=np.int32).reshape(len(counts), 2)
+    where = [(s, lengths[s] - n + i) for s, n in enumerate(counts) for i in range(n)]
+    return {
+        "x": np.random.default_rng(tokens).normal(size=(tokens, 64)).astype(np.float32),
+        "positions": np.array([p for _, p in where], np.int32),
+        "query_start": np.cumsum([0, *counts]).astype(np.int32),
+        "seq_lens": np.array(lengths, np.int32),
+        "table": table,
+        "slots": np.array([table[s, p // 16] * 16 + p % 16 for s, p in where], np.int32),
+        "picked": np.array([tokens - 1, 0], np.int32),
+    }
+
+
+def bound(exe: Any, sources: dict[str, Any]) -> Any:
+    buffers = {name: exe.prepare(name, source) for name, source in sources.items()}
+    return exe.bind({**buffers, **exe.allocate_state(StateSpace(8, 16))})
+
+
+RUNS = [((3, 5), (3, 5)), ((1, 1), (4, 6)), ((4,), (4,)), ((12, 9), (12, 21)), ((1, 1), (13, 22))]
+
+
+def test_a_layer_is_one_native_call_with_the_bits_of_its_kernels(cpu: CPUDevice) -> None:
+    graph, sources = layer()
+    exe = compile(graph, cpu, bounds=BOUNDS)
+    assert isinstance(exe, CPUExecutable)
+    assert exe.program is not None
+    assert all(isinstance(step, Command) for step in exe.program.steps)
+    program = bound(exe, sources)
+    single = compile(graph, cpu)  # without bounds there is no plan
+    assert getattr(single, "program", None) is None
+    plain = bound(single, sources)
+    for counts, lengths in RUNS:
+        given = feeds(counts, lengths)
+        program.run(given).wait()
+        plain.run(given).wait()
+        np.testing.assert_array_equal(cpu.download(program.outputs["y"]), cpu.download(plain.outputs["y"]))
+
+
+def test_products_of_the_same_activations_share_a_command() -> None:
+    cpu = CPUDevice(DeviceOptions(numerics=Numerics("fast")))
+    if cpu.notes():
+        pytest.skip("no C++ compiler on this machine: there are no native programs")
+    graph, _ = layer()
+    exe = compile(graph, cpu, bounds=BOUNDS)
+    assert isinstance(exe, CPUExecutable)
+    assert exe.program is not None
+    products = [s for s in exe.program.steps if isinstance(s, Command) and s.node.op is ops.linear]
+    assert len(products) == 4  # q with k and v, o, gate with up, down
+    assert {line.kernel for line in exe.receipt.lines if line.op == "linear"} == {"native_linear_int8"}
+
+
+def test_kernels_in_python_run_between_native_calls(cpu: CPUDevice) -> None:
+    b = Builder("mixed")
+    x = b.input("x", TensorType(float32, (sym("tokens"), 32)))
+    y = ops.add(x, x)
+    y = ops.cumsum(y, axis=1)  # no native kernel
+    graph = b.build(y=ops.mul(y, y), z=ops.reshape(y, shape=(sym("tokens") * 32,)))
+    exe = compile(graph, cpu, bounds=BOUNDS)
+    assert isinstance(exe, CPUExecutable)
+    assert exe.program is not None
+    assert [s.node.op.name for s in exe.program.steps if isinstance(s, PythonStep)] == ["cumsum"]
+    made = exe.bind({})
+    for count in (5, 1, 24):
+        array = RNG.normal(size=(count, 32)).astype(np.float32)
+        made.run({"x": array}).wait()
+        total = np.cumsum(2 * array, 1, dtype=np.float32)
+        np.testing.assert_allclose(cpu.download(made.outputs["z"]), total.reshape(-1), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(cpu.download(made.outputs["y"]), total * total, rtol=1e-5, atol=1e-5)
+
+
+def test_memory_is_shared_by_results_that_do_not_meet(cpu: CPUDevice) -> None:
+    b = Builder("chain")
+    x = b.input("x", TensorType(float32, (sym("tokens"), 64)))
+    for _ in range(20):
+        x = ops.add(x, x)
+    exe = compile(b.build(y=x), cpu, bounds=BOUNDS)
+    assert isinstance(exe, CPUExecutable)
+    assert exe.program is not None
+    assert exe.program.arena == 2 * 24 * 64 * 4
+
+
+def test_errors_name_the_op(cpu: CPUDevice) -> None:
+    b = Builder("rows")
+    x = b.input("x", TensorType(float32, (sym("tokens"), 8)))
+    ids = b.input("ids", TensorType(int32, (sym("rows"),)))
+    made = compile(b.build(y=ops.index_select(ops.add(x, x), ids)), cpu, bounds=BOUNDS).bind({})
+    array = np.ones((3, 8), np.float32)
+    with pytest.raises(DeviceError, match="index_select failed to compute .*: position 1 of its indices"):
+        made.run({"x": array, "ids": np.array([0, 3], np.int32)})
+    with pytest.raises(DeviceError, match="tokens is 25, but the graph was compiled for at most 24"):
+        made.run({"x": np.ones((25, 8), np.float32), "ids": np.array([0], np.int32)})
+    with pytest.raises(GraphError, match="ids"):
+        made.run({"x": array, "ids": np.array([0], np.int64)})
+
+
+def test_inputs_may_be_strided_arrays_and_buffers(cpu: CPUDevice) -> None:
+    b = Builder("inputs")
+    x = b.input("x", TensorType(float32, (sym("tokens"), 8)))
+    exe = compile(b.build(y=ops.add(x, x)), cpu, bounds=BOUNDS)
+    assert isinstance(exe, KernelExecutable)
+    made, wide = exe.bind({}), RNG.normal(size=(6, 16)).astype(np.float32)
+    for given in (wide[:, ::2], cpu.upload(wide[:, ::2], float32), cpu.upload(wide, float32)[:, ::2]):
+        made.run({"x": given}).wait()
+        np.testing.assert_array_equal(cpu.download(made.outputs["y"]), 2 * wide[:, ::2])
