@@ -80,7 +80,8 @@ class ProgramBound(KernelBound):
         self, executable: CPUExecutable, program: Program, plain: KernelBound, buffers: Mapping[str, Buffer]
     ) -> None:
         super().__init__(executable, plain._frame, plain._fixed)
-        self._cpu, self._program, self._kept = executable, program, [buffers]
+        self._cpu, self._program = executable, program
+        self._kept: list[Any] = [buffers]
         # fresh zero pages take no memory until a run touches them
         self._arena = torch.from_numpy(np.zeros(program.arena + 64, np.uint8))
         start = -self._arena.data_ptr() % 64

@@ -278,9 +278,9 @@ class Planner:
                     self._root[id(value)] = self._root.get(id(source), id(source))
         last: dict[int, int] = {}
         for index, node in enumerate(self.graph.nodes):
-            for value in (*node.operands, *node.results):
-                if value is not None:
-                    last[self._root.get(id(value), id(value))] = index
+            for touched in (*node.operands, *node.results):
+                if touched is not None:
+                    last[self._root.get(id(touched), id(touched))] = index
         for value in self.graph.outputs.values():
             last.pop(self._root.get(id(value), id(value)), None)
         ends: dict[int, list[int]] = {}

@@ -79,7 +79,7 @@ def pointwise_kernel(library: Library, name: str) -> Callable[..., torch.Tensor]
     function, run = FUNCTIONS[name], library.pointwise
 
     def apply(operands: list[Any], kind: torch.dtype) -> torch.Tensor:
-        shape = torch.broadcast_shapes(*(x.shape for x in operands if isinstance(x, torch.Tensor)))
+        shape = torch.broadcast_shapes(*(x.shape for x in operands if isinstance(x, torch.Tensor)))  # type: ignore[no-untyped-call]
         out = torch.empty(shape, dtype=kind)
         columns = shape[-1] if shape else 1
         given: list[Any] = []

@@ -34,7 +34,7 @@ def quantised(x: torch.Tensor) -> NDArray[np.float64]:
     scales = np.abs(blocks).max(-1, keepdims=True) / np.float32(127)
     inverse = np.where(scales > 0, np.float32(1) / np.where(scales > 0, scales, 1), np.float32(0))
     codes = np.rint(blocks * inverse).astype(np.float64)
-    return (codes * scales).reshape(x.shape)
+    return np.asarray((codes * scales).reshape(x.shape), np.float64)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 7, 13])

@@ -164,7 +164,7 @@ def test_errors_name_the_op(cpu: CPUDevice) -> None:
     ids = b.input("ids", TensorType(int32, (sym("rows"),)))
     made = compile(b.build(y=ops.index_select(ops.add(x, x), ids)), cpu, bounds=BOUNDS).bind({})
     array = np.ones((3, 8), np.float32)
-    with pytest.raises(DeviceError, match="index_select failed to compute .*: position 1 of its indices"):
+    with pytest.raises(DeviceError, match=r"index_select failed to compute .*: position 1 of its indices"):
         made.run({"x": array, "ids": np.array([0, 3], np.int32)})
     with pytest.raises(DeviceError, match="tokens is 25, but the graph was compiled for at most 24"):
         made.run({"x": np.ones((25, 8), np.float32), "ids": np.array([0], np.int32)})

@@ -1,0 +1,8 @@
+"""How nodes become commands of a native program: one encoder per native kernel."""
+
+from __future__ import annotations
+
+from . import attention, elementwise, linear, norm  # noqa: F401  (they enter their encoders)
+from .encoder import ENCODERS
+
+__all__ = ["ENCODERS"]

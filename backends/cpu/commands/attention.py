@@ -1,0 +1,78 @@
+"""Commands of the paged cache and of attention over it."""
+
+from __future__ import annotations
+
+from xinheng.core.ir.dtype import DTYPES, DType
+from xinheng.core.ir.graph import Node, Value
+from xinheng.core.ir.types import StateType
+
+from ..program import NotPlannable, Planner, code_of
+from .encoder import encodes, operands_of
+
+
+@encodes("native_write_cache")
+def write_cache(plan: Planner, node: Node) -> None:
+    cache, k, v, slots = operands_of(node, "cache", "k", "v", "slots")
+    state = _state(cache)
+    if code_of(slots.dtype) != 8:
+        raise NotPlannable("slots that are not int32")
+    for part, new in enumerate((k, v)):
+        if not plan.place(new).contiguous:
+            raise NotPlannable("write_cache of a view")
+        tokens, heads, width = new.shape
+        plan.command(
+            "write_cache",
+            node,
+            plan.address(new),
+            plan.type_code(new),
+            *map(plan.number, (tokens, heads, heads * width, width, width)),
+            plan.address(slots),
+            plan.state_part(cache, part),
+            plan.number(code_of(state)),
+            plan.state_size(cache, "slots"),
+        )
+    plan.share_state(cache, node.results[0])
+
+
+@encodes("native_paged_attention")
+def paged_attention(plan: Planner, node: Node) -> None:
+    q, cache, start, lengths, table = operands_of(node, "q", "cache", "query_start", "seq_lens", "block_table")
+    if node.operand("bias") is not None or not plan.place(q).contiguous:
+        raise NotPlannable("paged_attention with a bias, or of a view")
+    if {code_of(x.dtype) for x in (start, lengths, table)} != {8}:
+        raise NotPlannable("lengths that are not int32")
+    sinks, kind = node.operand("sinks"), cache.type
+    assert isinstance(kind, StateType)
+    tokens, heads, width = q.shape
+    out, lse = node.results
+    spec = (kind["heads"], kind["k_dim"], kind["v_dim"])
+    attributes = node.attributes
+    plan.command(
+        "attention",
+        node,
+        plan.address(q),
+        plan.state_part(cache, 0),
+        plan.state_part(cache, 1),
+        *(plan.address(x) for x in (start, lengths, table, sinks)),
+        plan.result(out),
+        plan.result(lse),
+        *map(plan.number, (tokens, heads, *spec, heads * width, width)),
+        plan.state_size(cache, "blocks"),
+        plan.state_size(cache, "block_size"),
+        *map(plan.number, (lengths.shape[0], table.shape[1], table.shape[1])),
+        plan.number(float(attributes["scale"])),
+        plan.number(float(attributes["softcap"] or 0.0)),
+        plan.number(attributes["window"]),
+        plan.type_code(q),
+        plan.number(code_of(_state(cache))),
+        plan.type_code(sinks),
+        plan.number(attributes["causal"]),
+    )
+
+
+def _state(cache: Value) -> DType:
+    assert isinstance(cache.type, StateType)
+    kind = DTYPES.get(cache.type["scheme"])
+    if kind is None or cache.type.kind != "paged_kv":
+        raise NotPlannable(f"commands read no {cache.type}")
+    return kind

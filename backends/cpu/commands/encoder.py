@@ -1,0 +1,53 @@
+"""How nodes become commands of a native program: a table of encoders, and what they ask of a planner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xinheng.core.ir.dim import Dim
+from xinheng.core.ir.graph import Node, Value
+
+from ..program import Encoder, NotPlannable, Planner
+
+ENCODERS: dict[str, Encoder] = {}
+"""By the name of a kernel, what it is in a program."""
+
+
+def encodes(kernel: str) -> Callable[[Encoder], Encoder]:
+    """Register an encoder for a kernel."""
+
+    def register(encoder: Encoder) -> Encoder:
+        ENCODERS[kernel] = encoder
+        return encoder
+
+    return register
+
+
+def rows_of(plan: Planner, value: Value) -> tuple[Dim, Dim, Dim, Dim]:
+    """The rows of a tensor along its last axis: outer, inner, their strides in values."""
+    shape, place = value.shape, plan.place(value)
+    if len(shape) == 2 or len(shape) < 2:
+        return (shape[0] if len(shape) == 2 else 1), 1, place.row, 0
+    if not place.contiguous:
+        raise NotPlannable(f"rows of a view {value.type}")
+    return product_of(shape[:-1]), 1, shape[-1], 0
+
+
+def matrix_of(plan: Planner, value: Value) -> tuple[Dim, Dim]:
+    """The number of rows of a tensor along its last axis, and their distance in values."""
+    outer, _, stride, _ = rows_of(plan, value)
+    return outer, stride
+
+
+def product_of(dims: tuple[Dim, ...]) -> Dim:
+    total: Dim = 1
+    for dim in dims:
+        total = total * dim
+    return total
+
+
+def operands_of(node: Node, *names: str) -> list[Value]:
+    found = [node.operand(name) for name in names]
+    if any(value is None for value in found):
+        raise NotPlannable(f"{node.op.name} without {names[found.index(None)]}")
+    return [value for value in found if value is not None]

@@ -1,0 +1,101 @@
+"""Commands of products with weights, and of rows looked up in them."""
+
+from __future__ import annotations
+
+from xinheng.core.ir.graph import Node
+
+from ..program import Argument, NotPlannable, Planner, code_of
+from .encoder import encodes, matrix_of, operands_of, product_of
+
+
+@encodes("native_linear")
+def linear(plan: Planner, node: Node) -> None:
+    x, weight = operands_of(node, "x", "weight")
+    bias = node.operand("bias")
+    tokens, stride = matrix_of(plan, x)
+    plan.command(
+        "linear",
+        node,
+        plan.address(x),
+        plan.type_code(x),
+        *map(plan.number, (tokens, x.shape[-1], stride)),
+        *plan.weight_table(weight),
+        plan.address(bias),
+        plan.type_code(bias),
+        plan.result(node.results[0]),
+    )
+
+
+@encodes("native_linear_int8")
+def tile_linear(plan: Planner, node: Node) -> None:
+    """With it all later products of the same x, so that they share its codes and one parallel section."""
+    x, _ = operands_of(node, "x", "weight")
+    group = [node]
+    for other in plan.later(node):
+        same = other.op is node.op and other.operand("x") is x and plan.kernel(other) == "native_linear_int8"
+        if same and id(other) not in plan.done and _jobs([*group, other]) <= 9:
+            group.append(other)
+    arguments: list[Argument] = []
+    for member in group:
+        arguments += _tile_jobs(plan, member)
+        plan.done.add(id(member))
+    tokens, stride = matrix_of(plan, x)
+    sizes = map(plan.number, (tokens, x.shape[-1], stride, len(arguments) // 6))
+    plan.command("tile_product", node, plan.address(x), plan.type_code(x), *sizes, *arguments)
+
+
+def _jobs(nodes: list[Node]) -> int:
+    types = [weight.type for n in nodes if (weight := n.operand("weight")) is not None]
+    return sum(len(kind.parts) for kind in types if isinstance(kind, WeightType))
+
+
+TILES_BYTES = 32
+
+
+def _tile_jobs(plan: Planner, node: Node) -> list[Argument]:
+    weight, bias, result = node.operand("weight"), node.operand("bias"), node.results[0]
+    assert weight is not None
+    if bias is not None and not plan.place(bias).contiguous:
+        raise NotPlannable("a bias that is a view")
+    made, first = [], 0
+    y = plan.result(result)
+    (table, _), width = plan.weight_table(weight), result.shape[-1]
+    for i, (_, rows) in enumerate(weight.type.parts):  # type: ignore[union-attr]
+        at = plan.address(bias, 0 if bias is None else first * bias.dtype.bits // 8)
+        out = Argument(y.kind, y.index, y.value + first * result.dtype.bits // 8)
+        run = Argument(table.kind, table.index, i * TILES_BYTES)
+        made += [run, at, plan.type_code(bias), out, plan.number(width), plan.type_code(result)]
+        first += rows
+    return made
+
+
+def _embedding(plan: Planner, node: Node, code: str) -> None:
+    indices, weight = operands_of(node, "indices", "weight")
+    result = node.results[0]
+    if code_of(indices.dtype) != 8 or not plan.place(indices).contiguous:
+        raise NotPlannable("indices that are not int32")
+    table, count = plan.weight_table(weight)
+    rest = [table, count]
+    if code == "embedding":
+        rest.append(plan.number(result.shape[-1]))
+    many = product_of(indices.shape)
+    plan.command(
+        code,
+        node,
+        plan.address(indices),
+        plan.number(0),
+        plan.number(many),
+        *rest,
+        plan.type_code(result),
+        plan.result(result),
+    )
+
+
+@encodes("native_embedding")
+def embedding(plan: Planner, node: Node) -> None:
+    _embedding(plan, node, "embedding")
+
+
+@encodes("native_embedding_tiles")
+def tile_embedding(plan: Planner, node: Node) -> None:
+    _embedding(plan, node, "tile_rows")
