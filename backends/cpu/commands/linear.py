@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from xinheng.core.ir.graph import Node
+from xinheng.core.ir.types import WeightType
 
 from ..program import Argument, NotPlannable, Planner, code_of
 from .encoder import encodes, matrix_of, operands_of, product_of

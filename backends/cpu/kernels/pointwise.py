@@ -29,7 +29,7 @@ _CODES = {**TYPES, torch.int32: _INTEGER}
 
 
 def strides_of(given: tuple[Dim, ...], shape: tuple[Dim, ...]) -> tuple[Dim, Dim] | None:
-    """Distances of rows and columns of a contiguous operand that is broadcast to `shape`, seen as rows of its last axis.
+    """Distances of rows and columns of a contiguous operand that is broadcast to `shape`, as rows of its last axis.
 
     None where it is broadcast in another way than as a whole, along all rows, or along the columns.
     """

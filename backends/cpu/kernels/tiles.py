@@ -1,4 +1,4 @@
-"""Weights in tiles for the integer kernels: sixteen rows side by side, made from packed rows without rounding a code."""
+"""Weights in tiles for the integer kernels: sixteen rows side by side, made from packed rows without rounding."""
 
 from __future__ import annotations
 
