@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from itertools import groupby
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from xinheng.core.errors import DeviceError
-from xinheng.core.hal import Buffer, Event, KernelExecutable, Placement, Profile, WeightSource
+from xinheng.core.hal import Buffer, Event, KernelExecutable, Placement, Profile, Span, WeightSource
 from xinheng.core.hal.executable import KernelBound
 from xinheng.core.hal.graph_executable import check_bounds, check_dtype, parameter_of
 from xinheng.core.ir.dim import Dim, Expr
@@ -25,10 +27,13 @@ from xinheng.core.ir.types import StateType, WeightType
 from .._torch.handles import DTYPES
 from .commands import ENCODERS
 from .kernels import Library, TiledWeight, tiled
-from .program import ARENA, Command, Planner, Program, PythonStep, Unbounded
+from .program import ARENA, CODES, Command, Planner, Program, PythonStep, Unbounded
 
 TILE_KERNELS = frozenset({"native_linear_int8", "native_embedding_tiles"})
 """Kernels that read weights in tiles."""
+
+Segment = Callable[[list[Any], dict[str, int], Profile | None], None]
+"""A part of a step: takes the values that Python holds, the sizes of the run, and a profile to be filled."""
 
 _ARGUMENT = struct.Struct("=qii")
 _COMMAND = struct.Struct("=iii")
@@ -135,10 +140,10 @@ class ProgramBound(KernelBound):
             if (id(value), word) in self._program.state_sizes:
                 self._sizes[self._program.state_sizes[id(value), word]] = count
 
-    def _segment(self, steps: list[Any], native: bool) -> Callable[[list[Any], dict[str, int]], None]:
+    def _segment(self, steps: list[Any], native: bool) -> Segment:
         return self._native(steps) if native else self._python(steps)
 
-    def _native(self, commands: list[Command]) -> Callable[[list[Any], dict[str, int]], None]:
+    def _native(self, commands: list[Command]) -> Segment:
         """One call that runs commands behind each other."""
         packed, arguments, first = bytearray(), bytearray(), 0
         for command in commands:
@@ -152,10 +157,13 @@ class ProgramBound(KernelBound):
         given = (ctypes.addressof(held[0]), count, ctypes.addressof(held[1]))
         tables = tuple(ctypes.addressof(x) for x in (self._sizes, self._slots, failure))
 
-        def segment(frame: list[Any], sizes: dict[str, int]) -> None:
-            failed = run(*given, *tables)
+        def segment(frame: list[Any], sizes: dict[str, int], profile: Profile | None) -> None:
+            stamps = None if profile is None else np.zeros(count + 1, np.int64)
+            failed = run(*given, *tables, None if stamps is None else stamps.ctypes.data)
             if failed:
                 raise self._error(commands[failed - 1].node, failure.value)
+            if profile is not None and stamps is not None:
+                _record(profile, commands, stamps)
 
         return segment
 
@@ -163,16 +171,18 @@ class ProgramBound(KernelBound):
         told = f"position {code - 1} of its indices, slots or sequences is out of range" if code > 0 else "unknown type"
         return DeviceError(f"{self._cpu.device.spec}: {node.op.name} failed to compute {node.results[0].type}: {told}")
 
-    def _python(self, steps: list[PythonStep]) -> Callable[[list[Any], dict[str, int]], None]:
+    def _python(self, steps: list[PythonStep]) -> Segment:
         """Kernels in Python, whose operands are views of the arena and whose results get addresses."""
         calls = [(self._cpu.steps[step.index], step) for step in steps]
 
-        def segment(frame: list[Any], sizes: dict[str, int]) -> None:
+        def segment(frame: list[Any], sizes: dict[str, int], profile: Profile | None) -> None:
             for (_, _, call), step in calls:
                 for value in step.node.operands:
                     if value is not None:
                         frame[self._cpu.slot(value)] = self._found(value, frame, sizes)
-                call(frame, sizes)
+                watch = profile.step(step.node, step.choice.kernel.name, self._cpu.device) if profile else nullcontext()
+                with watch:
+                    call(frame, sizes)
                 for value in step.node.results:
                     slot = self._program.slots.get(id(value))
                     if slot is not None:
@@ -200,8 +210,6 @@ class ProgramBound(KernelBound):
         profile: Profile | None = None,
         host: Mapping[str, NDArray[Any]] | None = None,
     ) -> Event:
-        if profile is not None:
-            return super().run(inputs, dims, profile, host)
         exe, device = self._cpu, self._cpu.device
         given = {**self._fixed, **inputs}
         sizes = self._sizes_for(given, dims)
@@ -223,7 +231,7 @@ class ProgramBound(KernelBound):
         for index, count in zip(self._program.sizes.values(), self._sizes_of(sizes), strict=True):
             self._sizes[index] = count
         for segment in self._segments:
-            segment(frame, sizes)
+            segment(frame, sizes, profile)
         self.outputs = {name: self._found(value, frame, sizes) for name, value in exe.graph.outputs.items()}
         return device.event()
 
@@ -246,6 +254,15 @@ class ProgramBound(KernelBound):
                 self._known.clear()
             self._known[key] = sizes
         return sizes
+
+
+def _record(profile: Profile, commands: list[Command], stamps: NDArray[np.int64]) -> None:
+    """Enter the times at which commands began into a profile."""
+    shift = time.perf_counter() - stamps[-1] / 1e9
+    for command, start, end in zip(commands, stamps, stamps[1:], strict=True):
+        node, code = command.node, CODES[command.code]
+        span = Span(node.op.name, f"native {code}", str(node.results[0].type), shift + start / 1e9, (end - start) / 1e9)
+        profile.spans.append(span)
 
 
 def _is_command(step: Command | PythonStep) -> bool:

@@ -1,6 +1,7 @@
 // A program: commands that run one after another in a single call, each a kernel of this library. Where data lies and
 // how large it is comes from two tables that the caller fills for each run: `slots` of addresses and `sizes`.
 #include "attention.h"
+#include "command.h"
 #include "pointwise.h"
 #include "threads.h"
 #include "tile_product.h"
@@ -21,18 +22,6 @@ struct Command {
 };
 
 constexpr int MOST_ARGUMENTS = 64;
-
-struct Arguments {
-    const int64_t *values;
-    int64_t number(int i) const { return values[i]; }
-    int32_t code(int i) const { return static_cast<int32_t>(values[i]); }
-    template <class T> T *at(int i) const { return reinterpret_cast<T *>(static_cast<uintptr_t>(values[i])); }
-    double real(int i) const {
-        double x;
-        std::memcpy(&x, values + i, 8);
-        return x;
-    }
-};
 
 } // namespace
 
@@ -161,14 +150,17 @@ constexpr Run RUNS[] = {norm,      rotary,    gated,        write_cache, attenti
 
 } // namespace
 
-// Runs commands; returns 0, or the number of the command that failed plus 1, with its result in `failure`.
+// Runs commands; returns 0, or the number of the command that failed plus 1, with its result in `failure`. `stamps`
+// [count + 1] or null: the time at which each command began, and the end, in nanoseconds of the monotonic clock.
 extern "C" __attribute__((visibility("default"))) int64_t xh_run(const Command *commands, int64_t count,
                                                                  const Argument *arguments, const int64_t *sizes,
-                                                                 const int64_t *slots, int64_t *failure) {
+                                                                 const int64_t *slots, int64_t *failure,
+                                                                 int64_t *stamps) {
     int64_t values[MOST_ARGUMENTS];
     for (int64_t i = 0; i < count; i++) {
         const Command &command = commands[i];
         const Argument *given = arguments + command.first;
+        if (stamps) stamps[i] = nanoseconds_now();
         for (int32_t j = 0; j < command.count; j++)
             values[j] = given[j].kind == NUMBER ? given[j].value
                         : given[j].kind == SIZE ? sizes[given[j].index] * given[j].value
@@ -179,5 +171,6 @@ extern "C" __attribute__((visibility("default"))) int64_t xh_run(const Command *
             return i + 1;
         }
     }
+    if (stamps) stamps[count] = nanoseconds_now();
     return 0;
 }

@@ -13,6 +13,12 @@
 #include <immintrin.h>
 #endif
 
+int64_t nanoseconds_now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
 namespace {
 
 constexpr int MAX_THREADS = 256;
@@ -44,12 +50,6 @@ inline void pause_briefly() {
 #elif defined(__aarch64__)
     __asm__ __volatile__("yield");
 #endif
-}
-
-int64_t nanoseconds_now() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
 void take_chunks(Pool *pool) {

@@ -8,6 +8,9 @@
 // Results must not depend on which thread runs which i. Safe to call from several threads at once.
 void run_parallel(void (*call)(void *, int64_t), void *context, int64_t count, double nanoseconds);
 
+// Of the monotonic clock.
+int64_t nanoseconds_now();
+
 // Threads that may take part, the caller included.
 int thread_count();
 

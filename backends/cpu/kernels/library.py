@@ -38,7 +38,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "xh_tile_product": (_INT, (_POINTER, _INT, _LONG, _LONG, _LONG, _POINTER, _INT)),
     "xh_tile_rows": (_LONG, (_POINTER, _INT, _LONG, _POINTER, _INT, _INT, _POINTER)),
     "xh_pointwise": (_INT, (_INT, _LONG, _LONG, *(_POINTER, _LONG, _LONG, _INT) * 2, _INT, _POINTER)),
-    "xh_run": (_LONG, (_POINTER, _LONG, _POINTER, _POINTER, _POINTER, _POINTER)),
+    "xh_run": (_LONG, (_POINTER, _LONG, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
 }
 
 
