@@ -259,7 +259,7 @@ class ProgramBound(KernelBound):
 def _record(profile: Profile, commands: list[Command], stamps: NDArray[np.int64]) -> None:
     """Enter the times at which commands began into a profile."""
     shift = time.perf_counter() - stamps[-1] / 1e9
-    for command, start, end in zip(commands, stamps, stamps[1:], strict=True):
+    for command, start, end in zip(commands, stamps[:-1], stamps[1:], strict=True):
         node, code = command.node, CODES[command.code]
         span = Span(node.op.name, f"native {code}", str(node.results[0].type), shift + start / 1e9, (end - start) / 1e9)
         profile.spans.append(span)
