@@ -9,22 +9,27 @@ namespace {
 #if defined(LANES_AVX512)
 
 // Codes of a block by multiplication with `inverse`, and the sums of their halves.
-void round_block(const float *x, float inverse, int8_t *codes, int32_t *sums) {
+INLINE void round_block(const Lanes *x, float inverse, int8_t *codes, int32_t *halves) {
     for (int h = 0; h < 2; h++) {
-        const __m512i wide = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * h), _mm512_set1_ps(inverse)));
-        _mm_storeu_si128(reinterpret_cast<__m128i *>(codes + 16 * h), _mm512_cvtsepi32_epi8(wide));
-        sums[h] = _mm512_reduce_add_epi32(wide);
+        const __m512i wide = _mm512_cvtps_epi32(_mm512_mul_ps(x[h].v[0], _mm512_set1_ps(inverse)));
+        const __m128i narrow = _mm512_cvtsepi32_epi8(wide);
+        _mm_storeu_si128(reinterpret_cast<__m128i *>(codes + 16 * h), narrow);
+        // bytes as 0 .. 255 are summed by groups of eight: 128 too much each
+        const __m128i eights = _mm_sad_epu8(_mm_xor_si128(narrow, _mm_set1_epi8(-128)), _mm_setzero_si128());
+        halves[h] = _mm_cvtsi128_si32(eights) + _mm_extract_epi32(eights, 2) - 16 * 128;
     }
 }
 
-float largest_of(const float *x) {
-    const __m512 a = _mm512_abs_ps(_mm512_loadu_ps(x)), b = _mm512_abs_ps(_mm512_loadu_ps(x + 16));
-    return _mm512_reduce_max_ps(_mm512_max_ps(a, b));
+INLINE float largest_of(const Lanes *x) {
+    return _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(x[0].v[0]), _mm512_abs_ps(x[1].v[0])));
 }
 
 #else
 
-void round_block(const float *x, float inverse, int8_t *codes, int32_t *sums) {
+void round_block(const Lanes *given, float inverse, int8_t *codes, int32_t *halves) {
+    float x[32];
+    store(x, given[0]);
+    store(x + 16, given[1]);
     for (int h = 0; h < 2; h++) {
         int32_t sum = 0;
         for (int i = 16 * h; i < 16 * h + 16; i++) {
@@ -32,12 +37,14 @@ void round_block(const float *x, float inverse, int8_t *codes, int32_t *sums) {
             codes[i] = static_cast<int8_t>(q);
             sum += q;
         }
-        sums[h] = sum;
+        halves[h] = sum;
     }
 }
 
-float largest_of(const float *x) {
-    float top[16];
+float largest_of(const Lanes *given) {
+    float x[32], top[16];
+    store(x, given[0]);
+    store(x + 16, given[1]);
     for (int i = 0; i < 16; i++) {
         const float a = std::fabs(x[i]), b = std::fabs(x[16 + i]);
         top[i] = a > b ? a : b;
@@ -49,30 +56,38 @@ float largest_of(const float *x) {
 
 #endif
 
-template <class T>
-void quantise_row(const T *x, int64_t k, int8_t *codes, float *scales, int32_t *sums) {
-    for (int64_t b = 0; b < k / 32; b++) {
-        float wide[32];
-        for (int i = 0; i < 32; i++) wide[i] = to_float(x[32 * b + i]);
+template <class T> void quantise_row(const T *x, int64_t k, int64_t row, const Activations &a) {
+    const int64_t blocks = k / 32;
+    int8_t *codes = const_cast<int8_t *>(a.codes) + row * k;
+    float *scales = const_cast<float *>(a.scales) + row * blocks;
+    float *weighted = const_cast<float *>(a.weighted) + row * blocks;
+    int32_t *sums = const_cast<int32_t *>(a.sums) + row * blocks;
+    int32_t *halves = const_cast<int32_t *>(a.halves) + row * blocks * 2;
+    for (int64_t b = 0; b < blocks; b++) {
+        const Lanes wide[2] = {load(x + 32 * b), load(x + 32 * b + 16)};
         const float d = largest_of(wide) / 127.0f;
+        round_block(wide, d > 0 ? 1.0f / d : 0.0f, codes + 32 * b, halves + 2 * b);
         scales[b] = d;
-        round_block(wide, d > 0 ? 1.0f / d : 0.0f, codes + 32 * b, sums + 2 * b);
+        sums[b] = halves[2 * b] + halves[2 * b + 1];
+        weighted[b] = d * static_cast<float>(sums[b]);
     }
 }
 
 } // namespace
 
 bool quantise(const void *x, int32_t type, int64_t tokens, int64_t k, int64_t stride, Activations &out) {
-    const int64_t blocks = k / 32;
-    // one piece of scratch for all three; codes of a block count as 8 floats, its scale and sums as 3
-    float *scales = scratch_of<float>(SLOT_CODES, tokens * blocks * 11 + 16);
-    int32_t *sums = reinterpret_cast<int32_t *>(scales + tokens * blocks);
-    int8_t *codes = reinterpret_cast<int8_t *>(sums + 2 * tokens * blocks);
-    out = {codes, scales, sums, tokens, k};
+    const int64_t count = tokens * (k / 32);
+    // one piece of scratch for all: codes of a block count as 8 floats
+    float *scales = scratch_of<float>(SLOT_CODES, count * 13 + 16);
+    float *weighted = scales + count;
+    int32_t *sums = reinterpret_cast<int32_t *>(weighted + count), *halves = sums + count;
+    out = {reinterpret_cast<int8_t *>(halves + 2 * count), scales, weighted, sums, halves, tokens, k};
     return with_type(type, [&](auto *tag) {
         const auto *from = static_cast<decltype(+tag)>(const_cast<void *>(x));
-        parallel(tokens, static_cast<double>(tokens) * static_cast<double>(k) / 8, [&](int64_t t) {
-            quantise_row(from + t * stride, k, codes + t * k, scales + t * blocks, sums + 2 * t * blocks);
+        const int64_t step = 1 + 16384 / (k + 1), tasks = (tokens + step - 1) / step; // some microseconds each
+        parallel(tasks, static_cast<double>(tokens) * static_cast<double>(k) / 4, [&](int64_t task) {
+            const int64_t stop = (task + 1) * step < tokens ? (task + 1) * step : tokens;
+            for (int64_t t = task * step; t < stop; t++) quantise_row(from + t * stride, k, t, out);
         });
     });
 }

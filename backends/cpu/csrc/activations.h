@@ -3,9 +3,11 @@
 #include <cstdint>
 
 struct Activations {
-    const int8_t *codes;  // [tokens, k]
-    const float *scales;  // [tokens, k / 32]
-    const int32_t *sums;  // [tokens, k / 16]: sums of sixteen codes
+    const int8_t *codes;   // [tokens, k]
+    const float *scales;   // [tokens, k / 32]
+    const float *weighted; // [tokens, k / 32]: the scale times the sum of the codes
+    const int32_t *sums;   // [tokens, k / 32]: sums of the codes of a block
+    const int32_t *halves; // [tokens, k / 16]: sums of sixteen codes
     int64_t tokens, k;
 };
 

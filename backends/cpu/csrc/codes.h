@@ -32,7 +32,9 @@ INLINE Codes with_bit(Codes a, const uint8_t *mask, int bit) {
     return _mm512_or_si512(a, _mm512_maskz_set1_epi8(m, static_cast<char>(bit)));
 }
 INLINE Ints ints(int32_t x) { return _mm512_set1_epi32(x); }
+template <int BITS> INLINE Ints shift_left(Ints a) { return _mm512_slli_epi32(a, BITS); }
 INLINE Ints add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+INLINE Ints subtract(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
 INLINE Lanes to_lanes(Ints a) { return {{_mm512_cvtepi32_ps(a)}}; }
 #if defined(__AVX512VNNI__)
 constexpr int WIDE_ZERO = 128;
@@ -96,8 +98,16 @@ INLINE Codes with_bit(Codes a, const uint8_t *mask, int bit) {
     return a;
 }
 INLINE Ints ints(int32_t x) { return {{_mm256_set1_epi32(x), _mm256_set1_epi32(x)}}; }
+template <int BITS> INLINE Ints shift_left(Ints a) {
+    BOTH a.v[h] = _mm256_slli_epi32(a.v[h], BITS);
+    return a;
+}
 INLINE Ints add(Ints a, Ints b) {
     BOTH a.v[h] = _mm256_add_epi32(a.v[h], b.v[h]);
+    return a;
+}
+INLINE Ints subtract(Ints a, Ints b) {
+    BOTH a.v[h] = _mm256_sub_epi32(a.v[h], b.v[h]);
     return a;
 }
 INLINE Lanes to_lanes(Ints a) { return {{_mm256_cvtepi32_ps(a.v[0]), _mm256_cvtepi32_ps(a.v[1])}}; }
@@ -157,8 +167,16 @@ INLINE Ints ints(int32_t x) {
     for (int l = 0; l < 16; l++) a.v[l] = x;
     return a;
 }
+template <int BITS> INLINE Ints shift_left(Ints a) {
+    for (int l = 0; l < 16; l++) a.v[l] *= 1 << BITS;
+    return a;
+}
 INLINE Ints add(Ints a, Ints b) {
     for (int l = 0; l < 16; l++) a.v[l] += b.v[l];
+    return a;
+}
+INLINE Ints subtract(Ints a, Ints b) {
+    for (int l = 0; l < 16; l++) a.v[l] -= b.v[l];
     return a;
 }
 INLINE Lanes to_lanes(Ints a) {

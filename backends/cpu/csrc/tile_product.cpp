@@ -6,23 +6,34 @@
 
 namespace {
 
-constexpr int64_t AHEAD = 2304;     // bytes to fetch ahead of use
+constexpr int64_t AHEAD = 2304;      // bytes to fetch ahead of use
 constexpr int64_t PANEL_BLOCKS = 16; // blocks of k that are unpacked at a time, to stay in the first cache level
 #if defined(LANES_AVX512)
-constexpr int TOKENS = 6; // tokens in registers at the same time, times two tiles
+constexpr int FEW = 8;    // tokens that share codes as they are unpacked
+constexpr int TOKENS = 6; // tokens in registers at the same time, times two tiles of a panel
 #else
+constexpr int FEW = 4;
 constexpr int TOKENS = 2;
 #endif
 
-template <class F> INLINE int32_t offset(const int32_t *sums, int part) {
+// What the zero point of the codes takes off: zero times the sum of a block's (or half a block's) activations.
+template <class F> INLINE Ints offset(const Activations &x, int64_t block, int part) {
     constexpr int zero = F::bits == 8 ? WIDE_ZERO : F::zero;
-    return -zero * (F::parts == 1 ? sums[0] + sums[1] : sums[part]);
+    static_assert((zero & (zero - 1)) == 0, "zero points are powers of two");
+    if (zero == 0) return ints(0);
+    const int32_t sum = F::parts == 1 ? x.sums[block] : x.halves[2 * block + part];
+    return subtract(ints(0), shift_left<zero ? __builtin_ctz(zero | 256) : 0>(ints(sum)));
 }
 
-// Rounds the sums of `rows` rows and adds the bias.
-void store_row(const TileJob &job, int64_t token, int64_t row, int64_t rows, const float *sums) {
+// Rounds the sums of `rows` rows of one token and adds the bias.
+INLINE void store_rows(const TileJob &job, int64_t token, int64_t row, int64_t rows, const float *sums) {
+    if (job.type == FLOAT32 && !job.bias && rows >= TILE) {
+        store(static_cast<float *>(job.y) + token * job.stride + row, load(sums));
+        return;
+    }
     float out[TILE];
-    for (int64_t r = 0; r < rows; r++) out[r] = sums[r];
+    std::memcpy(out, sums, sizeof out);
+    rows = rows < TILE ? rows : TILE;
     if (job.bias)
         with_type(job.bias_type, [&](auto *tag) {
             const auto *b = static_cast<decltype(+tag)>(const_cast<void *>(job.bias)) + row;
@@ -34,33 +45,80 @@ void store_row(const TileJob &job, int64_t token, int64_t row, int64_t rows, con
     });
 }
 
-// One token: codes are multiplied as they are unpacked.
-template <class F> void one_token(F, const uint8_t *tiles, const Activations &x, float *out) {
+// Adds a block to the sums of T tokens.
+template <class F, int T>
+INLINE void add_block(Lanes *totals, const Ints (*sums)[2], const Scales<F::parts> &scales, const Activations &x,
+                      const int64_t *blocks) {
+UNROLL_8
+    for (int t = 0; t < T; t++) {
+        const Lanes d = broadcast(x.scales[blocks[t]]);
+UNROLL_2
+        for (int part = 0; part < F::parts; part++)
+            totals[t] = fma(to_lanes(sums[t][part]), multiply(scales.scale[part], d), totals[t]);
+        if (F::minimum) totals[t] = fma(scales.minimum, broadcast(x.weighted[blocks[t]]), totals[t]);
+    }
+}
+
+// One tile row by T tokens from `token` on: codes are multiplied as they are unpacked. A few tokens have several chains
+// of additions per block, so that none waits for the one before.
+template <class F, int T> void few_tokens(const TileJob &job, const uint8_t *tiles, const Activations &x, int64_t tile, int64_t token) {
+    const int64_t blocks = x.k / BLOCK;
     Walk<F> w(tiles);
-    Lanes total = zero();
-    const int32_t *a = reinterpret_cast<const int32_t *>(x.codes);
-    for (int64_t b = 0; b < x.k / BLOCK; b++, a += 8, w.step()) {
+    Lanes totals[T];
+UNROLL_8
+    for (int t = 0; t < T; t++) totals[t] = zero();
+    const int8_t *codes = x.codes + token * x.k;
+    for (int64_t b = 0; b < blocks; b++, codes += BLOCK, w.step()) {
         w.start(b);
 UNROLL_16
         for (int line = 0; line < F::bytes; line += 64) __builtin_prefetch(w.at + AHEAD + line);
-        Ints sums[2] = {ints(offset<F>(x.sums + 2 * b, 0)), ints(F::parts == 2 ? offset<F>(x.sums + 2 * b, 1) : 0)};
-        each_codes<F::bits>(w.at, [&](int j, Codes c) __attribute__((always_inline)) {
-            Ints &s = F::parts == 2 ? sums[j / 4] : sums[j % 2];
-            s = dot<F::bits == 8>(s, c, a[j]);
-        });
-        const auto scales = F::scales(w.at, w.head);
-        const Lanes d = broadcast(x.scales[b]);
-        if (F::parts == 2) {
-            total = fma(to_lanes(sums[0]), multiply(scales.scale[0], d), total);
-            total = fma(to_lanes(sums[1]), multiply(scales.scale[F::parts - 1], d), total);
-        } else
-            total = fma(to_lanes(add(sums[0], sums[1])), multiply(scales.scale[0], d), total);
-        if (F::minimum) {
-            const int32_t sum = x.sums[2 * b] + x.sums[2 * b + 1];
-            total = fma(scales.minimum, broadcast(x.scales[b] * static_cast<float>(sum)), total);
+        constexpr int CHAINS = F::parts == 1 && T == 1 ? 2 : F::parts;
+        Ints sums[T][2];
+        int64_t at[T];
+UNROLL_8
+        for (int t = 0; t < T; t++) {
+            at[t] = (token + t) * blocks + b;
+            sums[t][0] = offset<F>(x, at[t], 0);
+            if (CHAINS == 2) sums[t][1] = F::parts == 2 ? offset<F>(x, at[t], 1) : ints(0);
         }
+        each_codes<F::bits>(w.at, [&](int j, Codes c) __attribute__((always_inline)) {
+UNROLL_8
+            for (int t = 0; t < T; t++) {
+                int32_t four;
+                std::memcpy(&four, codes + t * x.k + 4 * j, 4);
+                Ints &s = sums[t][F::parts == 2 ? j / 4 : CHAINS == 2 ? j % 2 : 0];
+                s = dot<F::bits == 8>(s, c, four);
+            }
+        });
+        if (F::parts == 1 && CHAINS == 2) sums[0][0] = add(sums[0][0], sums[0][1]);
+        add_block<F, T>(totals, sums, F::scales(w.at, w.head), x, at);
     }
-    store(out, total);
+UNROLL_8
+    for (int t = 0; t < T; t++) {
+        float out[TILE];
+        store(out, totals[t]);
+        store_rows(job, token + t, tile * TILE, job.tiles->rows - tile * TILE, out);
+    }
+}
+
+// The tokens from `token` on, at most T of them.
+template <class F, int T>
+void tile_by_tokens(const TileJob &job, const uint8_t *tiles, const Activations &x, int64_t tile, int64_t token, int64_t count) {
+    if constexpr (T > 0) {
+        if (count == T) return few_tokens<F, T>(job, tiles, x, tile, token);
+        tile_by_tokens<F, T - 1>(job, tiles, x, tile, token, count);
+    }
+}
+
+// One tile row by all tokens, in groups of about equal size.
+template <class F> void one_tile(const TileJob &job, const Activations &x, int64_t tile) {
+    const uint8_t *tiles = job.tiles->data + tile * tile_row_bytes<F>(x.k);
+    const int64_t groups = (x.tokens + FEW - 1) / FEW;
+    for (int64_t g = 0, token = 0; g < groups; g++) {
+        const int64_t count = x.tokens * (g + 1) / groups - token;
+        tile_by_tokens<F, FEW>(job, tiles, x, tile, token, count);
+        token += count;
+    }
 }
 
 // Unpacked blocks of one tile row.
@@ -84,111 +142,103 @@ UNROLL_2
     }
 }
 
-// T tokens times N tiles over the blocks of a panel; sums[t][n] continue in `totals`, rows of N * 16.
-template <class F, int T, int N>
+// T tokens times two tiles over the blocks of a panel; sums continue in `totals` [T][2][16].
+template <class F, int T>
 void multiply_panel(const Panel<F::parts> *panels, const Activations &x, int64_t token, int64_t first, int64_t count,
                     float *totals) {
     const int64_t blocks = x.k / BLOCK;
-    Lanes total[T][N];
+    Lanes total[2][T];
 UNROLL_8
     for (int t = 0; t < T; t++)
 UNROLL_2
-        for (int n = 0; n < N; n++) total[t][n] = first ? load(totals + (t * N + n) * TILE) : zero();
-    for (int64_t b = 0; b < count; b++) {
+        for (int n = 0; n < 2; n++) total[n][t] = first ? load(totals + (2 * t + n) * TILE) : zero();
+    const int8_t *codes = x.codes + token * x.k + BLOCK * first;
+    for (int64_t b = 0; b < count; b++, codes += BLOCK) {
 UNROLL_2
         for (int part = 0; part < F::parts; part++) {
-            Ints sums[T][N];
+            Ints sums[2][T];
 UNROLL_8
             for (int t = 0; t < T; t++)
-UNROLL_2
-                for (int n = 0; n < N; n++)
-                    sums[t][n] = ints(offset<F>(x.sums + 2 * ((token + t) * blocks + first + b), part));
+                sums[0][t] = sums[1][t] = offset<F>(x, (token + t) * blocks + first + b, part);
 UNROLL_8
             for (int j = part * 8 / F::parts; j < (part + 1) * 8 / F::parts; j++) {
-                Codes c[N];
+                Codes c[2];
 UNROLL_2
-                for (int n = 0; n < N; n++) c[n] = load_codes(panels[n].codes + 512 * b + 64 * j);
+                for (int n = 0; n < 2; n++) c[n] = load_codes(panels[n].codes + 512 * b + 64 * j);
 UNROLL_8
                 for (int t = 0; t < T; t++) {
                     int32_t four;
-                    std::memcpy(&four, x.codes + (token + t) * x.k + BLOCK * (first + b) + 4 * j, 4);
+                    std::memcpy(&four, codes + t * x.k + 4 * j, 4);
 UNROLL_2
-                    for (int n = 0; n < N; n++) sums[t][n] = dot<F::bits == 8>(sums[t][n], c[n], four);
+                    for (int n = 0; n < 2; n++) sums[n][t] = dot<F::bits == 8>(sums[n][t], c[n], four);
                 }
             }
-            Lanes scale[N];
+            Lanes scale[2];
 UNROLL_2
-            for (int n = 0; n < N; n++) scale[n] = load(panels[n].scales[b][part]);
+            for (int n = 0; n < 2; n++) scale[n] = load(panels[n].scales[b][part]);
 UNROLL_8
             for (int t = 0; t < T; t++) {
                 const Lanes d = broadcast(x.scales[(token + t) * blocks + first + b]);
 UNROLL_2
-                for (int n = 0; n < N; n++)
-                    total[t][n] = fma(to_lanes(sums[t][n]), multiply(scale[n], d), total[t][n]);
+                for (int n = 0; n < 2; n++)
+                    total[n][t] = fma(to_lanes(sums[n][t]), multiply(scale[n], d), total[n][t]);
             }
         }
         if (F::minimum) {
 UNROLL_8
             for (int t = 0; t < T; t++) {
-                const int64_t at = (token + t) * blocks + first + b;
-                const Lanes s = broadcast(x.scales[at] * static_cast<float>(x.sums[2 * at] + x.sums[2 * at + 1]));
+                const Lanes s = broadcast(x.weighted[(token + t) * blocks + first + b]);
 UNROLL_2
-                for (int n = 0; n < N; n++) total[t][n] = fma(load(panels[n].minimums[b]), s, total[t][n]);
+                for (int n = 0; n < 2; n++) total[n][t] = fma(load(panels[n].minimums[b]), s, total[n][t]);
             }
         }
     }
 UNROLL_8
     for (int t = 0; t < T; t++)
 UNROLL_2
-        for (int n = 0; n < N; n++) store(totals + (t * N + n) * TILE, total[t][n]);
+        for (int n = 0; n < 2; n++) store(totals + (2 * t + n) * TILE, total[n][t]);
 }
 
 // The tokens from `token` on, at most T of them.
-template <class F, int N, int T>
-void remaining(const Panel<F::parts> *panels, const Activations &x, int64_t token, int64_t first, int64_t count,
-               float *totals) {
+template <class F, int T>
+void panel_by_tokens(const Panel<F::parts> *panels, const Activations &x, int64_t token, int64_t tokens, int64_t first,
+                     int64_t count, float *totals) {
     if constexpr (T > 0) {
-        if (x.tokens - token == T) return multiply_panel<F, T, N>(panels, x, token, first, count, totals);
-        remaining<F, N, T - 1>(panels, x, token, first, count, totals);
+        if (tokens == T) return multiply_panel<F, T>(panels, x, token, first, count, totals);
+        panel_by_tokens<F, T - 1>(panels, x, token, tokens, first, count, totals);
     }
 }
 
-// N tile rows by all tokens.
-template <class F, int N> void many_tokens(F, const TileJob &job, const Activations &x, int64_t tile) {
-    const int64_t step = tile_row_bytes<F>(x.k), blocks = x.k / BLOCK, width = N * TILE;
-    Panel<F::parts> *panels = scratch_of<Panel<F::parts>>(SLOT_PANEL, N);
-    float *totals = scratch_of<float>(SLOT_PARTIAL, x.tokens * width);
-    Walk<F> walks[2] = {Walk<F>(job.tiles->data + tile * step), Walk<F>(job.tiles->data + (tile + N - 1) * step)};
+// Two tile rows by all tokens.
+template <class F> void two_tiles(const TileJob &job, const Activations &x, int64_t tile) {
+    const int64_t step = tile_row_bytes<F>(x.k), blocks = x.k / BLOCK;
+    Panel<F::parts> *panels = scratch_of<Panel<F::parts>>(SLOT_PANEL, 2);
+    float *totals = scratch_of<float>(SLOT_PARTIAL, x.tokens * 2 * TILE);
+    Walk<F> walks[2] = {Walk<F>(job.tiles->data + tile * step), Walk<F>(job.tiles->data + (tile + 1) * step)};
+    const int64_t groups = (x.tokens + TOKENS - 1) / TOKENS;
     for (int64_t first = 0; first < blocks; first += PANEL_BLOCKS) {
         const int64_t count = blocks - first < PANEL_BLOCKS ? blocks - first : PANEL_BLOCKS;
-        for (int n = 0; n < N; n++) unpack<F>(walks[n], first, count, panels[n]);
-        int64_t t = 0;
-        for (; t + TOKENS <= x.tokens; t += TOKENS)
-            multiply_panel<F, TOKENS, N>(panels, x, t, first, count, totals + t * width);
-        remaining<F, N, TOKENS - 1>(panels, x, t, first, count, totals + t * width);
+        for (int n = 0; n < 2; n++) unpack<F>(walks[n], first, count, panels[n]);
+        for (int64_t g = 0, token = 0; g < groups; g++) {
+            const int64_t tokens = x.tokens * (g + 1) / groups - token;
+            panel_by_tokens<F, TOKENS>(panels, x, token, tokens, first, count, totals + token * 2 * TILE);
+            token += tokens;
+        }
     }
     for (int64_t t = 0; t < x.tokens; t++)
-        for (int n = 0; n < N; n++) {
-            const int64_t row = (tile + n) * TILE, left = job.tiles->rows - row;
-            store_row(job, t, row, left < TILE ? left : TILE, totals + t * width + n * TILE);
+        for (int n = 0; n < 2; n++) {
+            const int64_t row = (tile + n) * TILE;
+            store_rows(job, t, row, job.tiles->rows - row, totals + (2 * t + n) * TILE);
         }
 }
 
 void run_tiles(const TileJob &job, const Activations &x, int64_t tile, int64_t count) {
     with_format(job.tiles->format, [&](auto f) {
         typedef decltype(f) F;
-        const int64_t step = tile_row_bytes<F>(x.k), last = tile + count;
-        if (x.tokens == 1) {
-            for (; tile < last; tile++) {
-                float sums[TILE];
-                one_token(f, job.tiles->data + tile * step, x, sums);
-                const int64_t left = job.tiles->rows - tile * TILE;
-                store_row(job, 0, tile * TILE, left < TILE ? left : TILE, sums);
-            }
-            return;
-        }
-        for (; tile + 2 <= last; tile += 2) many_tokens<F, 2>(f, job, x, tile);
-        if (tile < last) many_tokens<F, 1>(f, job, x, tile);
+        const int64_t last = tile + count;
+        if (x.tokens > 2 * FEW)
+            for (; tile + 2 <= last; tile += 2) two_tiles<F>(job, x, tile);
+        for (; tile < last; tile++) one_tile<F>(job, x, tile);
     });
 }
 
@@ -198,9 +248,8 @@ void multiply_tiles(const Activations &x, const TileJob *jobs, int32_t count) {
     int64_t tiles = 0;
     for (int32_t i = 0; i < count; i++) tiles += (jobs[i].tiles->rows + TILE - 1) / TILE;
     // Shares of about equal size, several per thread so that a slow thread holds nobody up; pairs of tiles stay whole.
-    int64_t share = tiles / (8 * thread_count()) / 2 * 2;
-    const int64_t most = x.tokens == 1 ? 64 : 8;
-    share = share < 2 ? 2 : share > most ? most : share;
+    const int64_t wanted = tiles / (2 * thread_count()) / 2 * 2, most = x.tokens == 1 ? 64 : 16;
+    const int64_t share = wanted < 2 ? 2 : wanted > most ? most : wanted;
     int64_t tasks = 0;
     for (int32_t i = 0; i < count; i++) tasks += ((jobs[i].tiles->rows + TILE - 1) / TILE + share - 1) / share;
     const double work = static_cast<double>(tiles) * TILE * static_cast<double>(x.k);
