@@ -22,6 +22,7 @@ UInt32 = npt.NDArray[np.uint32]
 Float32 = npt.NDArray[np.float32]
 
 _MAGIC = b"XHM1"
+_SMALLEST = np.finfo(np.float32).tiny
 _DTYPES = {"<i4": np.int32, "<u4": np.uint32, "<f4": np.float32}
 
 
@@ -62,7 +63,7 @@ class SamplingArrays:
         return cls(
             temperature=np.array([p.temperature for p in params], np.float32),
             top_k=np.array([p.top_k for p in params], np.int32),
-            top_p=np.maximum(top_p, np.finfo(np.float32).tiny),
+            top_p=np.maximum(top_p, _SMALLEST),
             min_p=np.array([p.min_p for p in params], np.float32),
             seed=np.array([sequence.seed for sequence in rows], np.uint32).reshape(len(rows), 2),
             counter=np.array([sequence.num_outputs for sequence in rows], np.uint32),

@@ -30,6 +30,7 @@ CODES = (
     "elementwise",
     "gather_rows",
     "copy_rows",
+    "argmax",
 )
 """Commands in the order of `RUNS` in csrc/program.cpp."""
 NUMBER, SIZE, ADDRESS = range(3)

@@ -38,6 +38,7 @@ int32_t xh_linear(const void *, int32_t, int64_t, int64_t, int64_t, const Part *
                   void *);
 int64_t xh_embedding(const void *, int32_t, int64_t, const Part *, int32_t, int64_t, int32_t, void *);
 int64_t xh_tile_rows(const void *, int32_t, int64_t, const Tiles *, int32_t, int32_t, void *);
+void xh_argmax(const float *, int64_t, int64_t, int64_t, int32_t *);
 }
 
 namespace {
@@ -144,9 +145,15 @@ int64_t copy_rows(Arguments a) {
     return 0;
 }
 
+int64_t argmax(Arguments a) {
+    xh_argmax(a.at<float>(0), a.number(1), a.number(2), a.number(3), a.at<int32_t>(4));
+    return 0;
+}
+
 typedef int64_t (*Run)(Arguments);
 constexpr Run RUNS[] = {norm,      rotary,    gated,        write_cache, attention,   linear,
-                        embedding, tile_rows, tile_product, elementwise, gather_rows, copy_rows};
+                        embedding, tile_rows, tile_product, elementwise, gather_rows, copy_rows,
+                        argmax};
 
 } // namespace
 

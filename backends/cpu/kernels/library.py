@@ -37,6 +37,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "xh_pack_tiles": (_INT, (_INT, _POINTER, _LONG, _LONG, _LONG, _POINTER)),
     "xh_tile_product": (_INT, (_POINTER, _INT, _LONG, _LONG, _LONG, _POINTER, _INT)),
     "xh_tile_rows": (_LONG, (_POINTER, _INT, _LONG, _POINTER, _INT, _INT, _POINTER)),
+    "xh_argmax": (None, (_POINTER, _LONG, _LONG, _LONG, _POINTER)),
     "xh_pointwise": (_INT, (_INT, _LONG, _LONG, *(_POINTER, _LONG, _LONG, _INT) * 2, _INT, _POINTER)),
     "xh_run": (_LONG, (_POINTER, _LONG, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
 }
@@ -61,6 +62,7 @@ class Library:
     pack_tiles: Callable[..., int]
     tile_product: Callable[..., int]
     tile_rows: Callable[..., int]
+    argmax: Callable[..., None]
     pointwise: Callable[..., int]
     run: Callable[..., int]
 

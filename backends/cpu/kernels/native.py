@@ -13,6 +13,7 @@ from xinheng.core.ir.types import StateType, TensorType, WeightType
 
 from ..._torch.kernels.moe import grouped_linear_kernel
 from .activation import gelu_kernel, silu_kernel
+from .argmax import argmax_condition, argmax_kernel
 from .attention import paged_attention_kernel, write_cache_kernel
 from .embedding import dequantize_kernel, embedding_kernel
 from .expanded import NativeMatmul, expanded_batched_linear_kernel, expanded_linear_kernel
@@ -111,9 +112,11 @@ def _register_pointwise(registry: KernelRegistry, library: Library, priority: in
         registry.register(getattr(ops, name), when=pointwise_condition, name=f"native_{name}", priority=priority)(
             kernel
         )
-    registry.register(ops.index_select, when=rows_condition, name="native_index_select", priority=priority)(
-        rows_kernel()
-    )
+    for op, kernel, when in (
+        (ops.index_select, rows_kernel(), rows_condition),
+        (ops.argmax, argmax_kernel(library), argmax_condition),
+    ):
+        registry.register(op, when=when, name=f"native_{op.name}", priority=priority)(kernel)
 
 
 def _register_tiles(registry: KernelRegistry, library: Library, priority: int) -> None:
