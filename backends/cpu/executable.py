@@ -100,7 +100,10 @@ class ProgramBound(KernelBound):
         self._sizes_of = _evaluator(program.sizes)
         self._inputs_at = [(v, program.slots.get(id(v))) for v in executable.graph.inputs]
         self._known: dict[tuple[int, ...], dict[str, int]] = {}
-        self._tensors: dict[int, torch.Tensor] = {}
+        self._tensors: dict[int, Any] = {}
+        produced = {id(value) for node in executable.graph.nodes for value in node.results}
+        in_python = any(isinstance(step, PythonStep) for step in program.steps)
+        self._mixed = in_python or any(id(value) not in produced for value in executable.graph.outputs.values())
 
     def _place(self, buffers: Mapping[str, Buffer]) -> None:
         """Fill the addresses and sizes that stay the same."""
@@ -210,30 +213,34 @@ class ProgramBound(KernelBound):
         profile: Profile | None = None,
         host: Mapping[str, NDArray[Any]] | None = None,
     ) -> Event:
-        exe, device = self._cpu, self._cpu.device
+        exe = self._cpu
         given = {**self._fixed, **inputs}
         sizes = self._sizes_for(given, dims)
-        frame = list(self._frame)
+        frame = list(self._frame) if self._mixed else self._frame
         for value, slot in self._inputs_at:
-            array = given[value.name]
-            if isinstance(array, np.ndarray):
-                check_dtype(value, array)
-                if slot is not None and array.flags.c_contiguous:
-                    self._slots[slot] = array.ctypes.data
-                tensor = device.upload(array, value.dtype)
-            else:
-                tensor = array.contiguous()
-            if slot is not None:
-                self._tensors[slot] = tensor
-                if not (isinstance(array, np.ndarray) and array.flags.c_contiguous):
-                    self._slots[slot] = tensor.data_ptr()
-            frame[exe.slot(value)] = tensor
+            self._place_input(value, slot, given[value.name], frame)
         for index, count in zip(self._program.sizes.values(), self._sizes_of(sizes), strict=True):
             self._sizes[index] = count
         for segment in self._segments:
             segment(frame, sizes, profile)
         self.outputs = {name: self._found(value, frame, sizes) for name, value in exe.graph.outputs.items()}
-        return device.event()
+        return exe.device.event()
+
+    def _place_input(self, value: Value, slot: int | None, array: Any, frame: list[Any]) -> None:
+        """Let commands find an input where it is, and Python kernels as a tensor."""
+        if isinstance(array, np.ndarray):
+            check_dtype(value, array)
+            if not self._mixed and slot is not None and array.flags.c_contiguous:
+                self._slots[slot] = array.__array_interface__["data"][0]
+                self._tensors[slot] = array
+                return
+            array = self._cpu.device.upload(array, value.dtype)
+        tensor = array.contiguous()
+        if slot is not None:
+            self._tensors[slot] = tensor
+            self._slots[slot] = tensor.data_ptr()
+        if self._mixed:
+            frame[self._cpu.slot(value)] = tensor
 
     def _found(self, value: Value, frame: list[Any], sizes: Mapping[str, int]) -> Any:
         """A value that is in the frame if Python made it, and else lies where the plan says."""
