@@ -163,6 +163,7 @@ extern "C" __attribute__((visibility("default"))) int64_t xh_run(const Command *
                                                                  const Argument *arguments, const int64_t *sizes,
                                                                  const int64_t *slots, int64_t *failure,
                                                                  int64_t *stamps) {
+    const Running running;
     int64_t values[MOST_ARGUMENTS];
     for (int64_t i = 0; i < count; i++) {
         const Command &command = commands[i];

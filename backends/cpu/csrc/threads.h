@@ -1,4 +1,4 @@
-// A persistent pool of threads that spin briefly between jobs and then sleep.
+// A persistent pool of threads that spin between the jobs of a program and sleep when none runs.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,6 +7,14 @@
 // `nanoseconds` is a rough estimate of the whole work: small work stays on the calling thread.
 // Results must not depend on which thread runs which i. Safe to call from several threads at once.
 void run_parallel(void (*call)(void *, int64_t), void *context, int64_t count, double nanoseconds);
+
+// While one exists, a program runs: pool threads stay awake between its jobs, and let others have the core.
+struct Running {
+    Running();
+    ~Running();
+    Running(const Running &) = delete;
+    Running &operator=(const Running &) = delete;
+};
 
 // Of the monotonic clock.
 int64_t nanoseconds_now();
