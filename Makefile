@@ -1,4 +1,4 @@
-.PHONY: demo test check fix build venv
+.PHONY: demo test check native-check fix build venv
 
 demo: ## set up and let a small model answer on the CPU
 	scripts/demo
@@ -8,6 +8,9 @@ test: ## set up and run the tests
 
 check: ## style, types, layers, generated documents
 	scripts/check
+
+native-check: ## the C++ kernels for several processors, under sanitizers and an emulator
+	XINHENG_NATIVE_CHECKS=1 scripts/test tests/backends/cpu/test_csrc_checks.py
 
 fix: ## repair style and generated documents
 	scripts/fix

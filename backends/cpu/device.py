@@ -28,6 +28,7 @@ from .._torch.kernels.movement import register_makers
 from .executable import CPUExecutable
 from .jit import NativeUnavailable, load
 from .kernels import Library, available_threads, register_native, register_unsigned
+from .prebuilt import load_prebuilt
 from .processor import processor_name
 
 ARITHMETIC = Arithmetic(ANY_ORDER, determinism="D4")
@@ -75,8 +76,12 @@ class CPUDevice(TorchDevice):
 
 
 def _library(options: DeviceOptions) -> tuple[Library | None, tuple[str, ...]]:
-    """The native kernels; without them, the reason as a note."""
+    """The native kernels; a note says where they are not what this machine's compiler made of them."""
     try:
         return Library(load(options.cache_dir / "jit" if options.cache_dir else None).library), ()
     except NativeUnavailable as error:
-        return None, (str(error),)
+        try:
+            found, target = load_prebuilt()
+        except NativeUnavailable:
+            return None, (str(error),)
+        return Library(found.library), (f"native CPU kernels are those prebuilt for {target}: {error.reason}",)

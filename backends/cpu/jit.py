@@ -102,14 +102,16 @@ def _load_with(
 ) -> NativeObject:
     spelled = f"{shlex.join(command)} ({version})"
     target = cache_dir / name
-    if _trusted(cache_dir) and _intact(target):
-        return NativeObject(_open(target), target, spelled, flags, compiled=False)
+    if _trusted(cache_dir) and intact(target):
+        return NativeObject(open_object(target), target, spelled, flags, compiled=False)
     with tempfile.TemporaryDirectory(prefix="xinheng-jit-") as scratch:
         built = Path(scratch) / name
         _compile(command, flags, sources, built)
         if _publish(built, target):
-            return NativeObject(_open(target), target, spelled, flags, compiled=True)
-        return NativeObject(_open(built), built, spelled, flags, compiled=True)  # stays mapped when its name is gone
+            return NativeObject(open_object(target), target, spelled, flags, compiled=True)
+        return NativeObject(
+            open_object(built), built, spelled, flags, compiled=True
+        )  # stays mapped when its name is gone
 
 
 def _compiler() -> list[str]:
@@ -143,13 +145,32 @@ def _run(command: Sequence[str]) -> str:
 
 
 def _key(command: Sequence[str], version: str, flags: Sequence[str]) -> str:
-    digest = hashlib.sha256()
+    return digest(*command, version, *flags, *LINK_FLAGS, _processor())
+
+
+def digest(*texts: str) -> str:
+    """A hash of the sources and of `texts`."""
+    made = hashlib.sha256()
     for source in sorted(SOURCES.glob("*")):
         if source.suffix in {".cpp", ".h"}:
-            digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    for text in (*command, version, *flags, *LINK_FLAGS, _processor()):
-        digest.update(text.encode() + b"\0")
-    return digest.hexdigest()[:32]
+            made.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    for text in texts:
+        made.update(text.encode() + b"\0")
+    return made.hexdigest()[:32]
+
+
+def compile_to(target: Path, flags: Sequence[str]) -> None:
+    """Compile the sources into the object `target`, in one step.
+
+    Raises:
+        NativeUnavailable: there is no working compiler, the sources do not compile, or `target` cannot be written.
+    """
+    command, sources = _compiler(), sorted(SOURCES.glob("*.cpp"))
+    with tempfile.TemporaryDirectory(prefix="xinheng-jit-") as scratch:
+        built = Path(scratch) / target.name
+        _compile(command, flags, sources, built)
+        if not _publish(built, target):
+            raise NativeUnavailable(f"{target} cannot be written, or everyone can write to its folder")
 
 
 def _processor() -> str:
@@ -174,7 +195,8 @@ def _compile(command: Sequence[str], flags: Sequence[str], sources: Sequence[Pat
     target.write_bytes(content + MAGIC + hashlib.sha256(content).digest())
 
 
-def _intact(path: Path) -> bool:
+def intact(path: Path) -> bool:
+    """Whether a file is an object with the checksum that was appended to it."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -217,7 +239,8 @@ def _temporary(target: Path) -> Iterator[Path]:
         Path(name).unlink(missing_ok=True)
 
 
-def _open(path: Path) -> ctypes.CDLL:
+def open_object(path: Path) -> ctypes.CDLL:
+    """Load an object; NativeUnavailable if the system refuses it."""
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:

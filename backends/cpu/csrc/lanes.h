@@ -57,7 +57,12 @@ INLINE Vector fused(Vector a, Vector b, Vector c) {
     return a * b + c;
 #endif
 }
-INLINE Vector kept(Vector a) { return a; }
+INLINE Vector kept(Vector a) {
+#if defined(__aarch64__)
+    __asm__("" : "+w"(a));
+#endif
+    return a;
+}
 #endif
 
 constexpr int VECTORS = 16 / WIDTH;
@@ -117,6 +122,21 @@ INLINE Vector widen_bf16(const bf16 *p) {
 }
 INLINE Lanes load(const bf16 *p) { return {{widen_bf16(p), widen_bf16(p + 8)}}; }
 INLINE Lanes load(const f16 *p) { return {{_mm256_cvtph_ps(eight_halves(p)), _mm256_cvtph_ps(eight_halves(p + 8))}}; }
+
+#elif defined(__ARM_NEON) && defined(__aarch64__)
+
+INLINE Lanes load(const bf16 *p) {
+    Lanes a;
+    for (int i = 0; i < 4; i++)
+        a.v[i] = (Vector)vshlq_n_u32(vmovl_u16(vld1_u16(reinterpret_cast<const uint16_t *>(p) + 4 * i)), 16);
+    return a;
+}
+INLINE Lanes load(const f16 *p) {
+    Lanes a;
+    for (int i = 0; i < 4; i++)
+        a.v[i] = (Vector)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t *>(p) + 4 * i)));
+    return a;
+}
 
 #else
 

@@ -51,6 +51,7 @@ struct Pool {
     alignas(LINE) std::atomic<int> sleeping{0};
     std::atomic<bool> busy{false}, stopping{false};
     int workers = 0;
+    Pool *before = nullptr; // the one that was stopped before this one
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
     Share shares[MAX_THREADS];
@@ -63,6 +64,7 @@ struct Start {
 };
 
 std::atomic<Pool *> the_pool{nullptr};
+Pool *last_stopped = nullptr;
 std::atomic<int> wanted{1}, programs{0};
 pthread_mutex_t pool_mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -180,7 +182,7 @@ Pool *open_pool() {
     return pool;
 }
 
-// The pool itself stays allocated and busy: a caller that still holds it finds it busy and works alone.
+// The pool itself stays allocated, reachable and busy: a caller that still holds it finds it busy and works alone.
 void stop_workers(Pool *pool) {
     pool->stopping.store(true);
     wake_sleepers(pool);
@@ -274,15 +276,17 @@ void *scratch(Slot slot, size_t bytes) {
 
 extern "C" {
 
-// Uses `count` threads (1 .. 256) from now on; waits for a job in flight. Returns the count in use.
+// Uses `count` threads (1 .. 256) from now on; if that is a change, waits for a job in flight. Returns the count in use.
 __attribute__((visibility("default"))) int32_t xh_set_threads(int32_t count) {
     count = count < 1 ? 1 : count > MAX_THREADS ? MAX_THREADS : count;
     pthread_mutex_lock(&pool_mutex);
-    Pool *pool = the_pool.load();
+    Pool *pool = wanted.load() == count ? nullptr : the_pool.load();
     wanted.store(count);
     if (pool) {
         while (pool->busy.exchange(true)) sched_yield();
         the_pool.store(nullptr);
+        pool->before = last_stopped;
+        last_stopped = pool;
     }
     pthread_mutex_unlock(&pool_mutex);
     if (pool) stop_workers(pool);
