@@ -82,6 +82,6 @@ def _library(options: DeviceOptions) -> tuple[Library | None, tuple[str, ...]]:
     except NativeUnavailable as error:
         try:
             found, target = load_prebuilt()
-        except NativeUnavailable:
-            return None, (str(error),)
+        except NativeUnavailable as missing:
+            return None, (f"{error}; {missing.reason}",)
         return Library(found.library), (f"native CPU kernels are those prebuilt for {target}: {error.reason}",)

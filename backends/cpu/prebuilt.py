@@ -1,4 +1,4 @@
-"""Objects of the kernels that were compiled beforehand, for machines without a compiler: one for each kind of processor.
+"""Objects of the kernels that were compiled beforehand for kinds of processors, for machines without a compiler.
 
 `python -m xinheng.backends.cpu.prebuilt DIR` makes them; `scripts/build --native` puts them into a wheel. An object
 carries a hash of the sources it was made from in its name, so one of another version is never loaded.
@@ -16,8 +16,8 @@ from . import jit
 from .jit import COMMON_FLAGS, NativeObject, NativeUnavailable
 
 FOLDER = Path(__file__).parent / "prebuilt"
-V3 = frozenset("avx avx2 bmi1 bmi2 f16c fma abm movbe xsave".split())
-V4 = V3 | frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split())
+V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"})
+V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
 
 @dataclass(frozen=True, slots=True)
