@@ -10,8 +10,8 @@ static inline float half_at(const uint8_t *p) {
     return to_float(h);
 }
 
-constexpr int8_t IQ4_LEVELS[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-constexpr int8_t MXFP4_LEVELS[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}; // twice the value
+inline constexpr int8_t IQ4_LEVELS[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+inline constexpr int8_t MXFP4_LEVELS[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}; // twice the value
 
 // 2^(e - 128), exact, subnormal for e < 2.
 static inline float mxfp4_factor(uint8_t e) { return float_of(e < 2 ? 0x00200000u << e : (e - 1u) << 23); }
@@ -181,10 +181,11 @@ struct IQ4_NL {
 
 struct IQ4_XS {
     static constexpr int values = 256, bytes = 136;
-    static float factor(const uint8_t *p, int g) {
+    static int scale(const uint8_t *p, int g) {
         const int low = (p[4 + g / 2] >> (4 * (g % 2))) & 15, high = (p[2 + g / 4] >> (2 * (g % 4))) & 3;
-        return half_at(p) * static_cast<float>((low | high << 4) - 32);
+        return (low | high << 4) - 32;
     }
+    static float factor(const uint8_t *p, int g) { return half_at(p) * static_cast<float>(scale(p, g)); }
     template <class R> static void unpack(const uint8_t *p, R *y) {
         for (int g = 0; g < 8; g++) {
             const R scale = factor(p, g);

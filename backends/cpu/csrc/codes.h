@@ -31,6 +31,10 @@ INLINE Codes with_bit(Codes a, const uint8_t *mask, int bit) {
     std::memcpy(&m, mask, 8);
     return _mm512_or_si512(a, _mm512_maskz_set1_epi8(m, static_cast<char>(bit)));
 }
+// What the sixteen bytes at `table` hold for codes of 0 .. 15.
+INLINE Codes looked_up(Codes a, const uint8_t *table) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i *>(table))), a);
+}
 INLINE Ints ints(int32_t x) { return _mm512_set1_epi32(x); }
 template <int BITS> INLINE Ints shift_left(Ints a) { return _mm512_slli_epi32(a, BITS); }
 INLINE Ints add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
@@ -58,6 +62,9 @@ INLINE Lanes load_levels(const uint8_t *p) {
 }
 INLINE Lanes load_levels(const int8_t *p) {
     return {{_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))))}};
+}
+INLINE Lanes load_levels(const int16_t *p) {
+    return {{_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))))}};
 }
 
 #elif defined(LANES_AVX2)
@@ -97,6 +104,11 @@ INLINE Codes with_bit(Codes a, const uint8_t *mask, int bit) {
     }
     return a;
 }
+INLINE Codes looked_up(Codes a, const uint8_t *table) {
+    const __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(table)));
+    BOTH a.v[h] = _mm256_shuffle_epi8(t, a.v[h]);
+    return a;
+}
 INLINE Ints ints(int32_t x) { return {{_mm256_set1_epi32(x), _mm256_set1_epi32(x)}}; }
 template <int BITS> INLINE Ints shift_left(Ints a) {
     BOTH a.v[h] = _mm256_slli_epi32(a.v[h], BITS);
@@ -134,6 +146,10 @@ INLINE Lanes load_levels(const int8_t *p) {
     return {{_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight_bytes(p))),
              _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight_bytes(p + 8)))}};
 }
+INLINE Lanes load_levels(const int16_t *p) {
+    return {{_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(eight_halves(p))),
+             _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(eight_halves(p + 8)))}};
+}
 #undef BOTH
 
 #else
@@ -160,6 +176,10 @@ INLINE Codes high_nibbles(Codes a) {
 }
 INLINE Codes with_bit(Codes a, const uint8_t *mask, int bit) {
     for (int i = 0; i < 64; i++) a.v[i] |= static_cast<uint8_t>((mask[i / 8] >> (i % 8) & 1) * bit);
+    return a;
+}
+INLINE Codes looked_up(Codes a, const uint8_t *table) {
+    for (int i = 0; i < 64; i++) a.v[i] = table[a.v[i]];
     return a;
 }
 INLINE Ints ints(int32_t x) {

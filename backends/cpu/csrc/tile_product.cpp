@@ -18,7 +18,7 @@ constexpr int TOKENS = 2;
 
 // What the zero point of the codes takes off: zero times the sum of a block's (or half a block's) activations.
 template <class F> INLINE Ints offset(const Activations &x, int64_t block, int part) {
-    constexpr int zero = F::bits == 8 ? WIDE_ZERO : F::zero;
+    constexpr int zero = F::wide ? WIDE_ZERO : F::zero;
     static_assert((zero & (zero - 1)) == 0, "zero points are powers of two");
     if (zero == 0) return ints(0);
     const int32_t sum = F::parts == 1 ? x.sums[block] : x.halves[2 * block + part];
@@ -81,13 +81,13 @@ UNROLL_8
             sums[t][0] = offset<F>(x, at[t], 0);
             if (CHAINS == 2) sums[t][1] = F::parts == 2 ? offset<F>(x, at[t], 1) : ints(0);
         }
-        each_codes<F::bits>(w.at, [&](int j, Codes c) __attribute__((always_inline)) {
+        each_codes<F>(w.at, [&](int j, Codes c) __attribute__((always_inline)) {
 UNROLL_8
             for (int t = 0; t < T; t++) {
                 int32_t four;
                 std::memcpy(&four, codes + t * x.k + 4 * j, 4);
                 Ints &s = sums[t][F::parts == 2 ? j / 4 : CHAINS == 2 ? j % 2 : 0];
-                s = dot<F::bits == 8>(s, c, four);
+                s = dot<F::wide>(s, c, four);
             }
         });
         if (F::parts == 1 && CHAINS == 2) sums[0][0] = add(sums[0][0], sums[0][1]);
@@ -132,7 +132,7 @@ template <class F> void unpack(Walk<F> &w, int64_t first, int64_t count, Panel<F
         w.start(first + b);
 UNROLL_16
         for (int line = 0; line < F::bytes; line += 64) __builtin_prefetch(w.at + 2 * AHEAD + line);
-        each_codes<F::bits>(w.at, [&](int j, Codes c) __attribute__((always_inline)) {
+        each_codes<F>(w.at, [&](int j, Codes c) __attribute__((always_inline)) {
             store_codes(panel.codes + 512 * b + 64 * j, c);
         });
         const auto scales = F::scales(w.at, w.head);
@@ -170,7 +170,7 @@ UNROLL_8
                     int32_t four;
                     std::memcpy(&four, codes + t * x.k + 4 * j, 4);
 UNROLL_2
-                    for (int n = 0; n < 2; n++) sums[n][t] = dot<F::bits == 8>(sums[n][t], c[n], four);
+                    for (int n = 0; n < 2; n++) sums[n][t] = dot<F::wide>(sums[n][t], c[n], four);
                 }
             }
             Lanes scale[2];

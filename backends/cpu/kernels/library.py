@@ -32,7 +32,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "xh_gated": (_INT, (_INT, _POINTER, _POINTER, _INT, *[_LONG] * 4, _POINTER)),
     "xh_write_cache": (_LONG, (_POINTER, _INT, *[_LONG] * 5, _POINTER, _POINTER, _INT, _LONG)),
     "xh_paged_attention": (_LONG, (_TEXT,)),
-    "xh_tile_format": (_INT, (_TEXT,)),
+    "xh_tile_source": (_INT, (_TEXT,)),
+    "xh_tile_format": (_INT, (_INT,)),
     "xh_tiles_bytes": (_LONG, (_INT, _LONG, _LONG)),
     "xh_pack_tiles": (_INT, (_INT, _POINTER, _LONG, _LONG, _LONG, _POINTER)),
     "xh_tile_product": (_INT, (_POINTER, _INT, _LONG, _LONG, _LONG, _POINTER, _INT)),
@@ -57,7 +58,8 @@ class Library:
     gated: Callable[..., int]
     write_cache: Callable[..., int]
     paged_attention: Callable[[bytes], int]
-    tile_format: Callable[[bytes], int]
+    tile_source: Callable[[bytes], int]
+    tile_format: Callable[[int], int]
     tiles_bytes: Callable[[int, int, int], int]
     pack_tiles: Callable[..., int]
     tile_product: Callable[..., int]

@@ -75,7 +75,7 @@ class TiledWeight:
 def tileable(library: Library, parts: tuple[tuple[str, int], ...], columns: int) -> str | None:
     """Why rows of these schemes cannot be brought into tiles, or None if they can."""
     for scheme, rows in parts:
-        code = library.tile_format(scheme.encode())
+        code = library.tile_source(scheme.encode())
         if code < 0:
             return f"no tiles for scheme {scheme!r}"
         if library.tiles_bytes(code, rows, columns) == 0:
@@ -91,7 +91,7 @@ def tiled(library: Library, source: WeightSource) -> TiledWeight:
     """
     columns, tiles, formats = source.shape[-1], [], []
     for part in source.parts:
-        code = library.tile_format(part.scheme.encode())
+        code = library.tile_source(part.scheme.encode())
         size = library.tiles_bytes(code, part.rows, columns) if code >= 0 else 0
         if size == 0:
             raise DeviceError(f"weight {source.name!r}: rows of {columns} values in {part.scheme} cannot be tiled")
@@ -99,7 +99,7 @@ def tiled(library: Library, source: WeightSource) -> TiledWeight:
         row_bytes = data.nbytes // part.rows
         check(library.pack_tiles(code, data.ctypes.data, row_bytes, part.rows, columns, memory.ctypes.data), "tiles")
         tiles.append(memory[:size])
-        formats.append(code)
+        formats.append(library.tile_format(code))
     schemes, rows = tuple(p.scheme for p in source.parts), tuple(p.rows for p in source.parts)
     return TiledWeight(source.shape, schemes, rows, tuple(formats), tuple(tiles))
 

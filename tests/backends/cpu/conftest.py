@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from xinheng.backends._torch import TorchWeight, TorchWeightPart
 from xinheng.backends.cpu import jit
@@ -25,6 +26,18 @@ HALVES = {  # where the float16 factors of a block are; the other bytes may be a
 }  # fmt: skip
 DENSE = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PORTABLE = ("-O2", *(flag for flag in jit.COMMON_FLAGS if flag != "-O3"))
+
+
+def integers(rng: np.random.Generator, name: str, rows: int, columns: int) -> NDArray[np.uint8]:
+    """Rows of an integer scheme; groups take every zero point there is."""
+    kind = scheme(name)
+    assert kind.pack is not None
+    data = kind.pack(rng.standard_normal((rows, columns)).astype(np.float32))
+    if "_g" in name:
+        groups = data.reshape(rows, -1, kind.block_bytes)
+        zeros = rng.integers(0, 17 if name.startswith("int4") else 257, groups.shape[:2])
+        groups[..., 2:4] = zeros.astype("<i2")[..., None].view(np.uint8)
+    return data
 
 
 def compiled(flag_sets: Any) -> SimpleNamespace:
@@ -75,6 +88,8 @@ def random_part(rng: np.random.Generator) -> Callable[..., TorchWeightPart]:
             values = torch.from_numpy(rng.standard_normal((rows, columns)).astype(np.float32))
             return TorchWeightPart(name, rows, values.to(DENSE[name]))
         kind = scheme(name)
+        if name.startswith("int"):
+            return TorchWeightPart(name, rows, torch.from_numpy(integers(rng, name, rows, columns)))
         data = rng.integers(0, 256, (rows, columns // kind.block, kind.block_bytes), dtype=np.uint8)
         for at in HALVES[name]:
             factors = rng.standard_normal(data.shape[:2]) * 0.02
