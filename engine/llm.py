@@ -20,7 +20,7 @@ from xinheng.core.settings import RuntimeSettings
 from .engine import Delta, Engine, token_ids
 from .forced import forced_batch
 from .hub import Store, resolve
-from .loading import load_runner, peak_memory
+from .loading import collector_paused, load_runner, peak_memory
 from .models import Model, open_model
 from .parallel import ParallelRunner
 from .request import RequestOutput, SamplingParams
@@ -61,13 +61,14 @@ class LLM:
         self._mail: dict[str, deque[Delta]] = {}
         self._closed = False
         start = time.perf_counter()
-        runner = self._load(progress)
-        try:
-            self.tokenizer = open_tokenizer(self.model)
-            self.engine = Engine(runner, self.tokenizer, self.settings)
-        except BaseException:
-            runner.close()
-            raise
+        with collector_paused():
+            runner = self._load(progress)
+            try:
+                self.tokenizer = open_tokenizer(self.model)
+                self.engine = Engine(runner, self.tokenizer, self.settings)
+            except BaseException:
+                runner.close()
+                raise
         self.info = runner.info
         self.load_seconds = time.perf_counter() - start
 

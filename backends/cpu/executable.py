@@ -27,6 +27,7 @@ from xinheng.core.ir.types import StateType, WeightType
 from .._torch.handles import DTYPES
 from .commands import ENCODERS
 from .kernels import Library, TiledWeight, tiled
+from .memory import Slabs
 from .program import ARENA, CODES, Command, Planner, Program, PythonStep, Unbounded
 
 TILE_KERNELS = frozenset({"native_linear_int8", "native_embedding_tiles"})
@@ -48,6 +49,8 @@ class CPUExecutable(KernelExecutable):
         super().__init__(graph, device, placement, bounds)
         self.library = library
         self.program: Program | None = None
+        self._slabs = Slabs()
+        self._readers = _readers(graph, placement)
         try:
             self.program = Planner(graph, placement, bounds, ENCODERS).plan()
         except Unbounded:
@@ -59,23 +62,29 @@ class CPUExecutable(KernelExecutable):
         if not isinstance(source, WeightSource) or not self._tiled(name):
             return super().prepare(name, source)
         parameter_of(self.graph, name, source)
-        weight = tiled(self.library, source)
+        weight = tiled(self.library, source, self._slabs)
         layout, held = self.device.layout_of(weight)
         self.receipt = self.receipt.with_weight(source.type.scheme, layout, held, source.nbytes)
         return weight
 
     def _tiled(self, name: str) -> bool:
         """Whether the kernels that read a parameter want it in tiles."""
-        readers = [
-            choice.kernel.name
-            for node, choice, _ in self.steps
-            if any(value is not None and value.name == name for value in node.operands)
-        ]
-        return bool(readers) and TILE_KERNELS.issuperset(readers)
+        readers = self._readers.get(name)
+        return readers is not None and readers <= TILE_KERNELS
 
     def bind(self, buffers: Mapping[str, Buffer]) -> KernelBound:
         plain = super().bind(buffers)
         return plain if self.program is None else ProgramBound(self, self.program, plain, buffers)
+
+
+def _readers(graph: Graph, placement: Placement) -> dict[str, set[str]]:
+    """For each parameter, the names of the kernels that read it."""
+    readers: dict[str, set[str]] = {value.name: set() for value in graph.parameters}
+    for node, choice in zip(graph.nodes, placement, strict=True):
+        for value in node.operands:
+            if value is not None and value.kind == "parameter":
+                readers[value.name].add(choice.kernel.name)
+    return {name: kernels for name, kernels in readers.items() if kernels}
 
 
 class ProgramBound(KernelBound):

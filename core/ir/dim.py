@@ -70,8 +70,20 @@ class Expr:
     def _key(self) -> str:
         return str(self)
 
+    @cached_property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """All symbols in order of appearance, possibly repeated."""
+        found: list[Symbol] = []
+        for monomial, _ in self.terms:
+            for atom in monomial:
+                if isinstance(atom, Symbol):
+                    found.append(atom)
+                else:
+                    found += [symbol for argument in atom.arguments for symbol in symbols(argument)]
+        return tuple(found)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Expr) and self._key == other._key
+        return self is other or (isinstance(other, Expr) and self._key == other._key)
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -95,6 +107,8 @@ class Expr:
         return _scaled(self, -1) + other
 
     def __mul__(self, other: Dim) -> Dim:
+        if isinstance(other, int) and other:
+            return self if other == 1 else Expr(tuple((a, m * other) for a, m in self.terms))
         return _sum([((*a, *b), m * n) for a, m in self.terms for b, n in _terms(other)])
 
     __rmul__ = __mul__
@@ -332,16 +346,9 @@ def upper_bound(dim: Dim, bounds: Mapping[str, int]) -> int:
     return int(high)
 
 
-def symbols(dim: Dim) -> Iterator[Symbol]:
+def symbols(dim: Dim) -> tuple[Symbol, ...]:
     """All symbols in a size, in order of appearance, possibly repeated."""
-    if isinstance(dim, Expr):
-        for monomial, _ in dim.terms:
-            for atom in monomial:
-                if isinstance(atom, Symbol):
-                    yield atom
-                else:
-                    for argument in atom.arguments:
-                        yield from symbols(argument)
+    return dim.symbols if isinstance(dim, Expr) else ()
 
 
 @dataclass(frozen=True)
@@ -369,6 +376,8 @@ def collect_checks() -> Iterator[list[Check]]:
 
 def require_equal(a: Dim, b: Dim, reason: str) -> None:
     """Demand a == b: silent if proven, GraphError if impossible, else a run-time check for whoever collects them."""
+    if a == b:
+        return
     gap = _sum([*_terms(a), *_terms(_scaled(b, -1))])
     if gap == 0:
         return

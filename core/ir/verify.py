@@ -33,8 +33,9 @@ def verify(graph: Graph) -> Graph:
     latest = {id(state): state for state, _ in graph.states}
     root_of = {id(state): id(state) for state, _ in graph.states}
     sizes = set(sizes_of([v.type for v in (*graph.inputs, *graph.parameters)]))
+    promised = set(graph.checks)
     for node in graph.nodes:
-        _check_node(node, defined, set(graph.checks), sizes)
+        _check_node(node, defined, promised, sizes)
         _check_states(node, written, latest, root_of)
         for result in node.results:
             _define(result, defined, names)

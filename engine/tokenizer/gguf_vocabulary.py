@@ -141,7 +141,8 @@ def _byte_level(table: _Table, pre: str | None) -> Vocabulary:
     vocabulary = table.ordinary((_NORMAL, _USER_DEFINED, _UNUSED, 0))
     merges = [_merge(text) for text in table.array("merges")]
     # A merge that yields or needs a control token would let text become one.
-    allowed = [merge for merge in merges if not _touches(merge, table)]
+    controls = {table.tokens[index] for index in table.control_ids}
+    allowed = [m for m in merges if m[0] not in controls and m[1] not in controls and m[0] + m[1] not in controls]
     encoder = Encoder(_bpe(vocabulary, allowed, ignore_merges=rule.ignore_merges))
     if (normalizer := rule.normalizer()) is not None:
         encoder.normalizer = normalizer
@@ -168,11 +169,6 @@ def _merge(text: str) -> tuple[str, str]:
     if not left or not right:
         raise ModelError(f"tokenizer.ggml.merges holds {text!r}, which is not two pieces divided by a space")
     return left, right
-
-
-def _touches(merge: tuple[str, str], table: _Table) -> bool:
-    left, right = merge
-    return any(table.ids.get(piece) in table.control_ids for piece in (left, right, left + right))
 
 
 def _bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> BPE:

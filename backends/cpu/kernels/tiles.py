@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,12 +16,8 @@ from xinheng.core.errors import DeviceError
 from xinheng.core.hal import WeightSource
 from xinheng.core.ir.dtype import DType
 
+from ..memory import Slabs, forget
 from .library import TYPES, Library, check, matrix_of, type_code
-
-HUGE = 2 << 20
-PREFETCHED = 8192
-"""Bytes behind the last tile that kernels may fetch but never use."""
-
 
 class _Tiles(ctypes.Structure):
     """`Tiles` in csrc/tiles.h."""
@@ -83,36 +77,27 @@ def tileable(library: Library, parts: tuple[tuple[str, int], ...], columns: int)
     return None
 
 
-def tiled(library: Library, source: WeightSource) -> TiledWeight:
-    """The tiles of a weight; one run of rows is in memory besides its tiles at a time.
+def tiled(library: Library, source: WeightSource, slabs: Slabs | None = None) -> TiledWeight:
+    """The tiles of a weight, in memory of `slabs` if given; of the file, only what is being read stays resident.
 
     Raises:
         DeviceError: a run cannot be tiled; see `tileable`.
     """
-    columns, tiles, formats = source.shape[-1], [], []
+    columns, tiles, formats, slabs = source.shape[-1], [], [], slabs or Slabs()
     for part in source.parts:
         code = library.tile_source(part.scheme.encode())
         size = library.tiles_bytes(code, part.rows, columns) if code >= 0 else 0
         if size == 0:
             raise DeviceError(f"weight {source.name!r}: rows of {columns} values in {part.scheme} cannot be tiled")
-        data, memory = np.ascontiguousarray(part.load()), _memory(size + PREFETCHED)
+        given, memory = part.load(), slabs.zeros(size)
+        data = np.ascontiguousarray(given)
         row_bytes = data.nbytes // part.rows
         check(library.pack_tiles(code, data.ctypes.data, row_bytes, part.rows, columns, memory.ctypes.data), "tiles")
-        tiles.append(memory[:size])
+        forget(given)
+        tiles.append(memory)
         formats.append(library.tile_format(code))
     schemes, rows = tuple(p.scheme for p in source.parts), tuple(p.rows for p in source.parts)
     return TiledWeight(source.shape, schemes, rows, tuple(formats), tuple(tiles))
-
-
-def _memory(size: int) -> NDArray[np.uint8]:
-    """Zeroed memory in huge pages where the system has them."""
-    if sys.platform != "linux" or size < HUGE:
-        return np.zeros(size, np.uint8)
-    area = mmap.mmap(-1, size + HUGE)
-    area.madvise(mmap.MADV_HUGEPAGE)
-    flat = np.frombuffer(area, np.uint8)
-    start = -flat.ctypes.data % HUGE
-    return flat[start : start + size]
 
 
 def tile_linear_kernel(library: Library) -> Callable[..., torch.Tensor]:

@@ -1,0 +1,71 @@
+"""Memory for weights in huge pages, and file pages that are let go once their content has moved there."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+
+import numpy as np
+from numpy.typing import NDArray
+
+HUGE = 2 << 20
+"""Bytes of a huge page."""
+SLAB = 64 << 20
+"""Bytes of address space asked for at a time; what is not touched takes no memory."""
+PREFETCHED = 8192
+"""Bytes behind an array that kernels may fetch but never use."""
+ALIGNMENT = 64
+
+
+class Slabs:
+    """Hands out zeroed memory from large areas in huge pages, where the system has them; small weights share pages.
+
+    An area lives as long as an array in it.
+    """
+
+    def __init__(self) -> None:
+        self._area: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._used = 0
+
+    def zeros(self, size: int) -> NDArray[np.uint8]:
+        """Zeroed bytes, uint8 [size], aligned to a cache line."""
+        room = -(-(size + PREFETCHED) // ALIGNMENT) * ALIGNMENT
+        if self._used + room > len(self._area):
+            self._area, self._used = _area(max(room, SLAB)), 0
+        start = self._used
+        self._used += room
+        return self._area[start : start + size]
+
+
+def _area(size: int) -> NDArray[np.uint8]:
+    if sys.platform != "linux":
+        return np.zeros(size, np.uint8)
+    memory = mmap.mmap(-1, size + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:
+        pass  # a kernel built without them
+    flat = np.frombuffer(memory, np.uint8)
+    start = -flat.ctypes.data % HUGE
+    return flat[start : start + size]
+
+
+def forget(rows: NDArray[np.uint8]) -> None:
+    """Let the system take the pages behind a view of a read-only file map; other arrays are left alone.
+
+    The view stays valid: what is read again comes from the file.
+    """
+    owner: object = rows
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    if not isinstance(owner, mmap.mmap) or not hasattr(owner, "madvise") or not rows.size:
+        return
+    whole = np.frombuffer(owner, np.uint8)
+    if whole.flags.writeable or not rows.flags.c_contiguous:
+        return
+    start = rows.ctypes.data - whole.ctypes.data
+    first, last = -(-start // mmap.PAGESIZE), (start + rows.nbytes) // mmap.PAGESIZE
+    if last > first:
+        owner.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
