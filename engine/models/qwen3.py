@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xinheng.core import ops
+from xinheng.core.errors import ModelError
 from xinheng.core.ir import DType
 
 from ..layers import (
@@ -23,7 +24,9 @@ from ..layers import (
 )
 from ..weights import Checkpoint
 from .fields import Fields
+from .gguf import gguf_config
 from .hugging_face import decoder_config, sliding_layers
+from .rope_parameters import read_rope_parameters
 
 
 def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
@@ -33,6 +36,21 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
     window = sliding_layers(fields, fields.size("num_hidden_layers"))
     width = fields.size("head_dim", default=128)
     return decoder_config(config, "qwen3", head_dim=width, attention_bias=bias, output_bias=bias, **window)
+
+
+def from_gguf(metadata: Mapping[str, Any], checkpoint: Checkpoint) -> ModelConfig:
+    """Read GGUF metadata of architecture qwen3, whose rotary pairs are the halves of a head as in the original.
+
+    Raises:
+        ModelError: a value is missing or impossible, or rotary positions are scaled.
+    """
+    fields = Fields(metadata, "GGUF metadata")
+    kind = fields.get("qwen3.rope.scaling.type", default="none")
+    if kind != "none":
+        raise ModelError(f"GGUF metadata: qwen3.rope.scaling.type {kind!r} is not supported; known: none")
+    width = fields.size("qwen3.attention.key_length", default=128)
+    rope = read_rope_parameters({}, fields.number("qwen3.rope.freq_base", default=1e6), width)
+    return gguf_config(metadata, checkpoint, "qwen3", head_dim=width, rope=rope)
 
 
 def build(

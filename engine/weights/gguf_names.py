@@ -29,12 +29,14 @@ LAYER: Mapping[str, str] = {
     "ffn_down": "mlp.down_proj",
 }
 
+HEAD_NORMS: Mapping[str, str] = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+
 ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "llama": {**LAYER, "ffn_norm": "post_attention_layernorm"},
+    "qwen3": {**LAYER, **HEAD_NORMS, "ffn_norm": "post_attention_layernorm"},
     "gemma3": {
         **LAYER,
-        "attn_q_norm": "self_attn.q_norm",
-        "attn_k_norm": "self_attn.k_norm",
+        **HEAD_NORMS,
         "post_attention_norm": "post_attention_layernorm",
         "ffn_norm": "pre_feedforward_layernorm",
         "post_ffw_norm": "post_feedforward_layernorm",

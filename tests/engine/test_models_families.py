@@ -244,11 +244,11 @@ def test_yarn_widens_the_softmax_of_latent_attention_only(tmp_path: Path) -> Non
 
 
 def test_a_gguf_file_of_a_family_read_from_folders_only_is_refused(tmp_path: Path) -> None:
-    writer = GGUFWriter(tmp_path / "model.gguf", "qwen3")
+    writer = GGUFWriter(tmp_path / "model.gguf", "qwen2")
     writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(ModelError, match="qwen3 is read from a folder"):
+    with pytest.raises(ModelError, match="qwen2 is read from a folder"):
         open_model(tmp_path / "model.gguf")

@@ -27,6 +27,8 @@ from xinheng.engine.weights.gguf_names import ARCHITECTURES, MODEL, hugging_face
         ("gemma3", "blk.3.post_ffw_norm.weight", "model.layers.3.post_feedforward_layernorm.weight"),
         ("gemma3", "blk.3.attn_q_norm.weight", "model.layers.3.self_attn.q_norm.weight"),
         ("gemma3", "blk.3.attn_k_norm.weight", "model.layers.3.self_attn.k_norm.weight"),
+        ("qwen3", "blk.3.ffn_norm.weight", "model.layers.3.post_attention_layernorm.weight"),
+        ("qwen3", "blk.3.attn_k_norm.weight", "model.layers.3.self_attn.k_norm.weight"),
         ("gemma3", "blk.3.attn_norm.weight", "model.layers.3.input_layernorm.weight"),
     ],
 )
