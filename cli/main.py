@@ -70,7 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
     0 is success, 1 an error explained on standard error (or nobody reads the output any more), 2 wrong usage, 130 ^C.
     """
     given = sys.argv[1:] if arguments is None else arguments
-    gc.set_threshold(100_000)  # imports and graphs are a million objects that stay: searching them is a tenth of a start
+    gc.set_threshold(
+        100_000
+    )  # imports and graphs are objects that stay: searching them for garbage takes a tenth of a start
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without some character shows a question mark for it
     try:

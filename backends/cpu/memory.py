@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,10 +42,8 @@ def _area(size: int) -> NDArray[np.uint8]:
     if sys.platform != "linux":
         return np.zeros(size, np.uint8)
     memory = mmap.mmap(-1, size + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    try:
+    with suppress(OSError):  # a kernel built without them
         memory.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:
-        pass  # a kernel built without them
     flat = np.frombuffer(memory, np.uint8)
     start = -flat.ctypes.data % HUGE
     return flat[start : start + size]

@@ -228,10 +228,10 @@ def merges_from_scores(pieces: Mapping[str, int], scores: Sequence[float]) -> li
     merges: list[tuple[str, str]] = []
     for score in sorted(groups, reverse=True):
         found = [
-            (piece[:cut], piece[cut:])
+            (left, right)
             for piece in groups[score]
             for cut in range(len(piece) - 1, 0, -1)
-            if piece[:cut] in pieces and piece[cut:] in pieces
+            if (left := piece[:cut]) in pieces and (right := piece[cut:]) in pieces
         ]
         if len(groups[score]) > 1:
             found.sort(key=lambda merge: (-len(merge[0]), -len(merge[1])))

@@ -19,6 +19,12 @@ from xinheng.core.ir.dtype import DType
 from ..memory import Slabs, forget
 from .library import TYPES, Library, check, matrix_of, type_code
 
+TILE = 16
+"""Rows of a tile; `TILE` in csrc/tiles.h."""
+CHUNK = 16 << 20
+"""Bytes of packed rows that are brought into tiles at a time."""
+
+
 class _Tiles(ctypes.Structure):
     """`Tiles` in csrc/tiles.h."""
 
@@ -89,15 +95,24 @@ def tiled(library: Library, source: WeightSource, slabs: Slabs | None = None) ->
         size = library.tiles_bytes(code, part.rows, columns) if code >= 0 else 0
         if size == 0:
             raise DeviceError(f"weight {source.name!r}: rows of {columns} values in {part.scheme} cannot be tiled")
-        given, memory = part.load(), slabs.zeros(size)
-        data = np.ascontiguousarray(given)
-        row_bytes = data.nbytes // part.rows
-        check(library.pack_tiles(code, data.ctypes.data, row_bytes, part.rows, columns, memory.ctypes.data), "tiles")
-        forget(given)
-        tiles.append(memory)
+        tiles.append(slabs.zeros(size))
+        _pack(library, code, part.load(), columns, tiles[-1])
         formats.append(library.tile_format(code))
     schemes, rows = tuple(p.scheme for p in source.parts), tuple(p.rows for p in source.parts)
     return TiledWeight(source.shape, schemes, rows, tuple(formats), tuple(tiles))
+
+
+def _pack(library: Library, code: int, given: NDArray[np.uint8], columns: int, to: NDArray[np.uint8]) -> None:
+    """Pack rows [rows, row_bytes] piece by piece, so that little of a file is resident besides the tiles."""
+    rows, row_bytes = given.shape
+    step = max(CHUNK // (row_bytes * TILE), 1) * TILE
+    group_bytes = library.tiles_bytes(code, TILE, columns)
+    for first in range(0, rows, step):
+        piece = given[first : first + step]
+        data = np.ascontiguousarray(piece)
+        at = to.ctypes.data + first // TILE * group_bytes
+        check(library.pack_tiles(code, data.ctypes.data, row_bytes, len(data), columns, at), "tiles")
+        forget(piece)
 
 
 def tile_linear_kernel(library: Library) -> Callable[..., torch.Tensor]:

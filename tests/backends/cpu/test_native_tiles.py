@@ -97,6 +97,15 @@ def test_rows_are_read_as_the_file_has_them(build: SimpleNamespace, random_weigh
         tile_embedding_kernel(build.library)(torch.tensor([42]), tiles_of(build, weight), dtype=dtype("float32"))
 
 
+def test_rows_packed_in_several_pieces(
+    native: SimpleNamespace, random_weight: Any, exact: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xinheng.backends.cpu.kernels.tiles.CHUNK", 40 * 288)
+    weight = random_weight([("q4_k", 133)], 512)
+    rows = tile_embedding_kernel(native.library)(torch.arange(133), tiles_of(native, weight), dtype=dtype("float32"))
+    np.testing.assert_array_equal(rows.numpy(), exact(weight).astype(np.float32))
+
+
 def test_what_cannot_be_tiled_is_refused_with_the_reason(native: SimpleNamespace, random_weight: Any) -> None:
     assert tileable(native.library, (("q4_0", 5), ("q2_k", 3)), 256) == "no tiles for scheme 'q2_k'"
     assert tileable(native.library, (("q6_k", 5),), 128) == "128 columns do not fill the blocks of q6_k"
