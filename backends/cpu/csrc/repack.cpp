@@ -1,4 +1,5 @@
 // Brings packed rows of a file into tiles. Codes and factors are moved, never rounded: a tile means what its rows mean.
+#include "float_tiles.h"
 #include "threads.h"
 #include "tile_sources.h"
 
@@ -75,19 +76,19 @@ __attribute__((visibility("default"))) int32_t xh_tile_source(const char *scheme
     if (std::strcmp(scheme, name) == 0) return number;
     FOR_EACH_TILE_SOURCE(NAME)
 #undef NAME
-    return -1;
+    return float_format(scheme);
 }
 
 // The format of the tiles of a scheme, by its code; -1 if there is no such code.
 __attribute__((visibility("default"))) int32_t xh_tile_format(int32_t source) {
-    int32_t format = -1;
+    int32_t format = float_tiles_bytes(source, 1, 1) ? source : -1;
     with_tile_source(source, [&](auto s) { format = format_code(typename decltype(s)::Format{}); });
     return format;
 }
 
 // Bytes of the tiles of rows by columns; 0 where the columns do not fill blocks of the scheme.
 __attribute__((visibility("default"))) int64_t xh_tiles_bytes(int32_t source, int64_t rows, int64_t columns) {
-    int64_t bytes = 0;
+    int64_t bytes = float_tiles_bytes(source, rows, columns);
     with_tile_source(source, [&](auto s) {
         typedef decltype(s) S;
         if (columns % S::values == 0) bytes = (rows + TILE - 1) / TILE * tile_row_bytes<typename S::Format>(columns);
@@ -107,7 +108,7 @@ __attribute__((visibility("default"))) int32_t xh_pack_tiles(int32_t source, con
             pack_tile_row<S>(from + g * TILE * row_bytes, row_bytes, here, columns, to + g * step);
         });
     });
-    return known ? 0 : -1;
+    return known || pack_float_tiles(source, from, row_bytes, rows, columns, to) ? 0 : -1;
 }
 
 // y [count, columns] of y_type = rows `indices` (int64 if wide, else int32) of the tiles in `parts`. Returns -1, or the
@@ -129,7 +130,8 @@ __attribute__((visibility("default"))) int64_t xh_tile_rows(const void *indices,
             const Tiles *part = parts;
             for (; row >= part->rows; part++) row -= part->rows;
             auto *to = static_cast<decltype(+tag)>(y) + i * part->columns;
-            known &= with_format(part->format, [&](auto f) { read_row(f, *part, row, to); });
+            known &= with_format(part->format, [&](auto f) { read_row(f, *part, row, to); }) ||
+                     read_float_row(*part, row, y_type, to);
         }
     }) || (known = false);
     return known ? -1 : -2;

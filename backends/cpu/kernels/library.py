@@ -37,6 +37,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "xh_tiles_bytes": (_LONG, (_INT, _LONG, _LONG)),
     "xh_pack_tiles": (_INT, (_INT, _POINTER, _LONG, _LONG, _LONG, _POINTER)),
     "xh_tile_product": (_INT, (_POINTER, _INT, _LONG, _LONG, _LONG, _POINTER, _INT)),
+    "xh_float_product": (_INT, (_POINTER, _INT, _LONG, _LONG, _LONG, _POINTER, _INT, _INT)),
     "xh_tile_rows": (_LONG, (_POINTER, _INT, _LONG, _POINTER, _INT, _INT, _POINTER)),
     "xh_argmax": (None, (_POINTER, _LONG, _LONG, _LONG, _POINTER)),
     "xh_pointwise": (_INT, (_INT, _LONG, _LONG, *(_POINTER, _LONG, _LONG, _INT) * 2, _INT, _POINTER)),
@@ -63,6 +64,7 @@ class Library:
     tiles_bytes: Callable[[int, int, int], int]
     pack_tiles: Callable[..., int]
     tile_product: Callable[..., int]
+    float_product: Callable[..., int]
     tile_rows: Callable[..., int]
     argmax: Callable[..., None]
     pointwise: Callable[..., int]

@@ -117,6 +117,11 @@ def _pack(library: Library, code: int, given: NDArray[np.uint8], columns: int, t
 
 def tile_linear_kernel(library: Library) -> Callable[..., torch.Tensor]:
     """The kernel of `linear` with int8 activations."""
+    return product_kernel(library.tile_product)
+
+
+def product_kernel(product: Callable[..., int]) -> Callable[..., torch.Tensor]:
+    """The kernel of `linear` over tiles by a function with the arguments of `xh_tile_product`."""
 
     def linear(x: torch.Tensor, weight: TiledWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
         rows, columns = weight.shape
@@ -134,9 +139,7 @@ def tile_linear_kernel(library: Library) -> Callable[..., torch.Tensor]:
             table = ctypes.addressof(weight.table) + i * ctypes.sizeof(_Tiles)
             jobs[i] = _Job(table, at, y, rows, added_kind, kind)
             first += count
-        result = library.tile_product(
-            flat.data_ptr(), kind, tokens, columns, stride, ctypes.addressof(jobs), len(weight.rows)
-        )
+        result = product(flat.data_ptr(), kind, tokens, columns, stride, ctypes.addressof(jobs), len(weight.rows))
         check(result, "linear")
         return out
 
