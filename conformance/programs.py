@@ -18,7 +18,7 @@ import numpy as np
 
 from xinheng.core.errors import DeviceError, nearest
 from xinheng.core.ir import DType, WeightType, numeric
-from xinheng.core.ir.dtype import float16, int8
+from xinheng.core.ir.dtype import bfloat16, float16, int8
 from xinheng.core.ops import OPSET, dynamic_quant
 from xinheng.core.schemes import scheme
 
@@ -115,6 +115,11 @@ def _eight_bit(op: str, scale: DType | None, x: Any, *operands: Any, **attribute
     return OPSET[op].reference(coded[..., :columns], *operands, **attributes)
 
 
+def _bfloat16(op: str, x: Any, *operands: Any, **attributes: Any) -> Any:
+    """The op on activations that were rounded to bfloat16."""
+    return OPSET[op].reference(numeric.store(x, bfloat16), *operands, **attributes)
+
+
 def _one_pass(x: Any, weight: Any = None, bias: Any = None, *, eps: float) -> Any:
     """`layer_norm` with mean(x^2) - mean(x)^2 as variance, which cancels where the mean is large."""
     mean = np.mean(x, axis=-1, keepdims=True)
@@ -133,6 +138,9 @@ _INSTEAD: dict[str, dict[str, Program]] = {
         "int8-activations": Program(_EIGHT_BIT, function=partial(_eight_bit, op, None), declared=True),
         "int8-activations-float16-scales": Program(
             f"{_EIGHT_BIT}, and scales are stored in float16", function=partial(_eight_bit, op, float16), declared=True
+        ),
+        "bfloat16-activations": Program(
+            "activations are rounded to bfloat16", function=partial(_bfloat16, op), declared=True
         ),
     }
     for op in ("linear", "batched_linear", "grouped_linear", "matmul_all_reduce")

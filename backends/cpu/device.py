@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -33,6 +34,8 @@ from .processor import processor_name
 
 ARITHMETIC = Arithmetic(ANY_ORDER, determinism="D4")
 """float32 or wider; an element is added up in one order, whatever the batch and the threads."""
+FAST = replace(ARITHMETIC, programs={"linear": ("int8-activations", "bfloat16-activations")})
+"""With numerics `fast`: the same, where activations are not rounded."""
 TORCH_ONLY = Arithmetic(ANY_ORDER, determinism="D2")
 """Without the native kernels: libraries below torch choose the order by the size of a product."""
 
@@ -42,7 +45,8 @@ class CPUDevice(TorchDevice):
 
     def __init__(self, options: DeviceOptions) -> None:
         library, self._notes = _library(options)
-        arithmetic = TORCH_ONLY if library is None else ARITHMETIC
+        fast = options.numerics.mode == "fast"
+        arithmetic = TORCH_ONLY if library is None else FAST if fast else ARITHMETIC
         limits = Capabilities(
             frozenset(DTYPES), block_sizes=(16, 32, 64, 128), unified_memory=True, arithmetic=arithmetic
         )
@@ -56,7 +60,7 @@ class CPUDevice(TorchDevice):
         self._library = library
         if library is not None:
             library.set_threads(self.threads)
-            register_native(self.kernels, library, fast=options.numerics.mode == "fast")
+            register_native(self.kernels, library, fast=fast)
 
     def notes(self) -> tuple[str, ...]:
         return self._notes

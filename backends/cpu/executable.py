@@ -25,12 +25,12 @@ from xinheng.core.ir.graph import Graph, Node, Value
 from xinheng.core.ir.types import StateType, WeightType
 
 from .._torch.handles import DTYPES
-from .commands import ENCODERS
+from .commands import ENCODERS, TILE_PRODUCTS
 from .kernels import Library, TiledWeight, tiled
 from .memory import Slabs
 from .program import ARENA, CODES, Command, Planner, Program, PythonStep, Unbounded
 
-TILE_KERNELS = frozenset({"native_linear_int8", "native_embedding_tiles"})
+TILE_KERNELS = frozenset({*TILE_PRODUCTS, "native_embedding_tiles"})
 """Kernels that read weights in tiles."""
 
 Segment = Callable[[list[Any], dict[str, int], Profile | None], None]

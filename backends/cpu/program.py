@@ -27,6 +27,7 @@ CODES = (
     "embedding",
     "tile_rows",
     "tile_product",
+    "float_product",
     "elementwise",
     "gather_rows",
     "copy_rows",

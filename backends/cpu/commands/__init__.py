@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from . import attention, elementwise, linear, norm, selection  # noqa: F401  (they enter their encoders)
 from .encoder import ENCODERS
+from .linear import TILE_PRODUCTS
 
-__all__ = ["ENCODERS"]
+__all__ = ["ENCODERS", "TILE_PRODUCTS"]

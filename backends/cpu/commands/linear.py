@@ -27,22 +27,35 @@ def linear(plan: Planner, node: Node) -> None:
     )
 
 
-@encodes("native_linear_int8")
+TILE_PRODUCTS = {
+    "native_linear_int8": ("tile_product", ()),
+    "native_linear_tiles": ("float_product", (0,)),
+    "native_linear_bf16": ("float_product", (1,)),
+}
+"""By the name of a kernel that multiplies by tiles, its command, and the numbers that follow the count of weights."""
+
+
 def tile_linear(plan: Planner, node: Node) -> None:
     """With it all later products of the same x, so that they share its codes and one parallel section."""
     x, _ = operands_of(node, "x", "weight")
+    kernel = plan.kernel(node)
     group = [node]
     for other in plan.later(node):
-        same = other.op is node.op and other.operand("x") is x and plan.kernel(other) == "native_linear_int8"
+        same = other.op is node.op and other.operand("x") is x and plan.kernel(other) == kernel
         if same and id(other) not in plan.done and _jobs([*group, other]) <= 9:
             group.append(other)
     arguments: list[Argument] = []
     for member in group:
         arguments += _tile_jobs(plan, member)
         plan.done.add(id(member))
+    code, numbers = TILE_PRODUCTS[kernel]
     tokens, stride = matrix_of(plan, x)
-    sizes = map(plan.number, (tokens, x.shape[-1], stride, len(arguments) // 6))
-    plan.command("tile_product", node, plan.address(x), plan.type_code(x), *sizes, *arguments)
+    sizes = map(plan.number, (tokens, x.shape[-1], stride, len(arguments) // 6, *numbers))
+    plan.command(code, node, plan.address(x), plan.type_code(x), *sizes, *arguments)
+
+
+for _name in TILE_PRODUCTS:
+    encodes(_name)(tile_linear)
 
 
 def _jobs(nodes: list[Node]) -> int:

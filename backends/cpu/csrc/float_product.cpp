@@ -18,7 +18,7 @@ constexpr int64_t SPAN = 256;        // values of k that are added up on their o
 constexpr int64_t AHEAD = 2304;      // bytes to fetch ahead of use
 constexpr int64_t TOKEN_BLOCK = 516; // tokens packed at a time
 constexpr int MOST_JOBS = 16;
-constexpr int64_t FEW = 8; // up to here blocks are decoded for each use
+constexpr int64_t FEW = 4; // up to here blocks are decoded for each use
 
 // Tokens and tiles whose sums are kept in registers.
 #if defined(LANES_AVX512)
@@ -118,9 +118,7 @@ UNROLL_4
 template <int R, class F> void few_of(F f, const TileJob &job, const Floats &x, int64_t tile) {
     if (x.tokens == 1) return few_tokens<R, 1>(f, job, x, 1, tile);
     if (x.tokens == 2) return few_tokens<R, 2>(f, job, x, 2, tile);
-    if (x.tokens <= 4) return few_tokens<R, 4>(f, job, x, x.tokens, tile);
-    constexpr int both = R > 1 ? 2 : 1; // more sums than that do not fit into registers
-    for (int r = 0; r < R; r += both) few_tokens<both, FEW>(f, job, x, x.tokens, tile + r);
+    few_tokens<R, FEW>(f, job, x, x.tokens, tile);
 }
 
 // ------------------------------------------------------------------------------------------------ many tokens

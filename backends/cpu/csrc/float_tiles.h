@@ -55,81 +55,60 @@ bool read_float_row(const Tiles &part, int64_t row, int32_t y_type, void *y);
 // Reader<F>::factors(at, head) is read once per block; eight(at, factors, j, sink) calls sink(i, values of sixteen
 // rows) for k = 8 j + i of the block, i = 0 .. 7.
 
+// `level<BITS>(c, i)`: the codes of BITS bits that lie i bits up in the 32 bits of each row, less `zero`; exact.
 #if defined(LANES_AVX512)
-// Byte i of the 32 bits of each row.
-INLINE Lanes level(Codes c, int i) {
-    const int low = static_cast<int>(0x80808000u) + i; // in a shuffle, 0x80 makes a zero
-    const __m512i order = _mm512_set4_epi32(low + 12, low + 8, low + 4, low);
-    return {{_mm512_cvtepi32_ps(_mm512_shuffle_epi8(c, order))}};
-}
-// The nibble `shift` bits up in the 32 bits of each row.
-INLINE Lanes nibble(Codes c, int shift) {
-    const __m512 levels = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return {{_mm512_permutexvar_ps(_mm512_srli_epi32(c, static_cast<unsigned>(shift)), levels)}};
+// Bits of a mantissa: put behind the exponent of 2^(23 - i), a code makes a float of 2^(23 - i) more.
+template <int BITS> INLINE Lanes level(Codes c, int i, int zero) {
+    const int shift = i < 16 ? i : i - 16;
+    const __m512i moved = i < 16 ? c : _mm512_srli_epi32(c, 16);
+    const float base = static_cast<float>(1 << (23 - shift));
+    const __m512i mask = _mm512_set1_epi32(((1 << BITS) - 1) << shift);
+    const __m512i made = _mm512_ternarylogic_epi32(moved, mask, _mm512_castps_si512(_mm512_set1_ps(base)), 0xea);
+    return {{_mm512_sub_ps(_mm512_castsi512_ps(made), _mm512_set1_ps(base + static_cast<float>(zero)))}};
 }
 #elif defined(LANES_AVX2)
-INLINE Lanes level(Codes c, int i) {
+template <int BITS> INLINE Lanes level(Codes c, int i, int zero) {
     Lanes a;
+UNROLL_2
     for (int h = 0; h < 2; h++) {
-        const __m256i moved = _mm256_srli_epi32(c.v[h], 8 * i);
-        a.v[h] = _mm256_cvtepi32_ps(_mm256_and_si256(moved, _mm256_set1_epi32(255)));
-    }
-    return a;
-}
-INLINE Lanes nibble(Codes c, int shift) {
-    Lanes a;
-    for (int h = 0; h < 2; h++) {
-        const __m256i moved = _mm256_srli_epi32(c.v[h], shift);
-        a.v[h] = _mm256_cvtepi32_ps(_mm256_and_si256(moved, _mm256_set1_epi32(15)));
+        const __m256i code = _mm256_and_si256(_mm256_srli_epi32(c.v[h], i), _mm256_set1_epi32((1 << BITS) - 1));
+        a.v[h] = _mm256_cvtepi32_ps(_mm256_sub_epi32(code, _mm256_set1_epi32(zero)));
     }
     return a;
 }
 #else
-INLINE Lanes level(Codes c, int i) {
+template <int BITS> INLINE Lanes level(Codes c, int i, int zero) {
     float x[16];
-    for (int l = 0; l < 16; l++) x[l] = static_cast<float>(c.v[4 * l + i]);
-    return load(static_cast<const float *>(x));
-}
-INLINE Lanes nibble(Codes c, int shift) {
-    float x[16];
-    for (int l = 0; l < 16; l++) x[l] = static_cast<float>(c.v[4 * l + shift / 8] >> shift % 8 & 15);
+    for (int l = 0; l < 16; l++)
+        x[l] = static_cast<float>((c.v[4 * l + i / 8] >> i % 8 & ((1 << BITS) - 1)) - zero);
     return load(static_cast<const float *>(x));
 }
 #endif
 
-// Value = scale * code + offset, rounded once: the product is exact, and so is the sum where there is no minimum.
+// Value = scale * (code - zero) + minimum: the product is exact, so it is rounded once.
 template <class F> struct Reader {
-    struct Factors {
-        Lanes scale[F::parts], offset[F::parts];
-    };
-    INLINE Factors factors(const uint8_t *at, const uint8_t *head) {
-        const auto s = F::scales(at, head);
-        Factors f;
-UNROLL_2
-        for (int p = 0; p < F::parts; p++) {
-            f.scale[p] = s.scale[p];
-            f.offset[p] = F::minimum ? s.minimum : multiply(s.scale[p], broadcast(-static_cast<float>(F::zero)));
-        }
-        return f;
-    }
+    typedef Scales<F::parts> Factors;
+    INLINE Factors factors(const uint8_t *at, const uint8_t *head) { return F::scales(at, head); }
     template <class Sink> INLINE void eight(const uint8_t *at, const Factors &f, int j, Sink sink) {
-        const int part = F::parts == 1 ? 0 : j * F::parts / 4;
-        const Lanes scale = f.scale[part], offset = f.offset[part];
+        const Lanes scale = f.scale[F::parts == 1 ? 0 : j * F::parts / 4];
+        const auto value = [&](Lanes v) __attribute__((always_inline)) {
+            return F::minimum ? fma(v, scale, f.minimum) : multiply(v, scale);
+        };
         if (F::bits == 4) {
             const Codes line = load_codes(at + 64 * j);
 UNROLL_8
-            for (int i = 0; i < EIGHT; i++) sink(i, fma(nibble(line, i < 4 ? 8 * i : 8 * i - 28), scale, offset));
+            for (int i = 0; i < EIGHT; i++) sink(i, value(level<4>(line, i < 4 ? 8 * i : 8 * i - 28, F::zero)));
             return;
         }
         Codes codes[2];
-        eight_codes<F::bits>(at, j, codes);
+        eight_codes(at, j, codes);
 UNROLL_8
-        for (int i = 0; i < EIGHT; i++) sink(i, fma(level(codes[i / 4], i % 4), scale, offset));
+        for (int i = 0; i < EIGHT; i++) sink(i, value(level<8>(codes[i / 4], 8 * (i % 4), F::zero)));
     }
 
   private:
-    template <int BITS> INLINE void eight_codes(const uint8_t *p, int j, Codes *out) {
-        if (BITS == 8) {
+    INLINE void eight_codes(const uint8_t *p, int j, Codes *out) {
+        if (F::bits == 8) {
             out[0] = load_codes(p + 128 * j);
             out[1] = load_codes(p + 128 * j + 64);
             return;
@@ -139,8 +118,8 @@ UNROLL_8
         out[1] = high_nibbles(line);
 UNROLL_2
         for (int h = 0; h < 2; h++) {
-            if (BITS >= 5) out[h] = with_bit(out[h], p + 256 + 16 * j + 8 * h, 16);
-            if (BITS >= 6) out[h] = with_bit(out[h], p + 320 + 16 * j + 8 * h, 32);
+            if (F::bits >= 5) out[h] = with_bit(out[h], p + 256 + 16 * j + 8 * h, 16);
+            if (F::bits >= 6) out[h] = with_bit(out[h], p + 320 + 16 * j + 8 * h, 32);
         }
     }
 };

@@ -2,6 +2,7 @@
 // how large it is comes from two tables that the caller fills for each run: `slots` of addresses and `sizes`.
 #include "attention.h"
 #include "command.h"
+#include "float_product.h"
 #include "pointwise.h"
 #include "threads.h"
 #include "tile_product.h"
@@ -103,19 +104,32 @@ int64_t tile_rows(Arguments a) {
                                  a.at<void>(6)));
 }
 
-// x, type, tokens, k, stride, count of jobs; each job: tiles, bias, bias type, y, stride, type.
+// The jobs of a product of tiles from argument `at` on: tiles, bias, bias type, y, stride, type of each.
+void read_jobs(Arguments a, int at, int32_t count, TileJob *jobs) {
+    for (int32_t i = 0; i < count; i++, at += 6)
+        jobs[i] = {a.at<Tiles>(at), a.at<void>(at + 1), a.at<void>(at + 3), a.number(at + 4), a.code(at + 2),
+                   a.code(at + 5)};
+}
+
+// x, type, tokens, k, stride, count of jobs, and the jobs.
 int64_t tile_product(Arguments a) {
     TileJob jobs[9];
     const int32_t count = a.code(5);
-    for (int32_t i = 0; i < count; i++) {
-        const int at = 6 + 6 * i;
-        jobs[i] = {a.at<Tiles>(at), a.at<void>(at + 1), a.at<void>(at + 3), a.number(at + 4), a.code(at + 2),
-                   a.code(at + 5)};
-    }
+    read_jobs(a, 6, count, jobs);
     Activations x;
     if (!quantise(a.at<void>(0), a.code(1), a.number(2), a.number(3), a.number(4), x)) return -1;
     multiply_tiles(x, jobs, count);
     return 0;
+}
+
+// As before; behind the count, whether activations are rounded to bfloat16.
+int64_t float_product(Arguments a) {
+    TileJob jobs[9];
+    const int32_t count = a.code(5);
+    read_jobs(a, 7, count, jobs);
+    const bool done = multiply_floats(a.at<void>(0), a.code(1), a.number(2), a.number(3), a.number(4), jobs, count,
+                                      a.code(6) != 0);
+    return done ? 0 : -1;
 }
 
 int64_t elementwise(Arguments a) {
@@ -152,7 +166,7 @@ int64_t argmax(Arguments a) {
 
 typedef int64_t (*Run)(Arguments);
 constexpr Run RUNS[] = {norm,      rotary,    gated,        write_cache, attention,   linear,
-                        embedding, tile_rows, tile_product, elementwise, gather_rows, copy_rows,
+                        embedding, tile_rows, tile_product, float_product, elementwise, gather_rows, copy_rows,
                         argmax};
 
 } // namespace

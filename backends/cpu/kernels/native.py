@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from xinheng.core import ops
@@ -17,6 +18,7 @@ from .argmax import argmax_condition, argmax_kernel
 from .attention import paged_attention_kernel, write_cache_kernel
 from .embedding import dequantize_kernel, embedding_kernel
 from .expanded import NativeMatmul, expanded_batched_linear_kernel, expanded_linear_kernel
+from .float_product import float_product_kernel
 from .library import Library
 from .linear import batched_linear_kernel, linear_kernel
 from .norm import add_rms_norm_kernel, rms_norm_kernel
@@ -66,7 +68,7 @@ def register_native(
 ) -> None:
     """Register all native kernels; they come before torch kernels by their priority.
 
-    `fast` admits those that compute with int8 activations.
+    `fast` admits those that round activations: to int8, or to bfloat16 for weights of bfloat16.
     """
 
     def condition(node: Node) -> bool | str:
@@ -77,8 +79,9 @@ def register_native(
     for op, function, name in expanded_kernels(library):
         registry.register(getattr(ops, op), dtypes=FLOATS, when=fits, name=name, priority=priority - 1)(function)
     _register_pointwise(registry, library, priority)
+    _register_tiles(registry, library, priority + 5)
     if fast:
-        _register_tiles(registry, library, priority + 10)
+        _register_fast_tiles(registry, library, priority + 10)
 
 
 def fits(node: Node) -> bool | str:
@@ -120,18 +123,42 @@ def _register_pointwise(registry: KernelRegistry, library: Library, priority: in
 
 
 def _register_tiles(registry: KernelRegistry, library: Library, priority: int) -> None:
-    """Kernels that read tiles, where all readers of the weight do."""
-
-    def condition(node: Node) -> bool | str:
-        for value in node.operands:
-            if value is not None and isinstance(value.type, WeightType):
-                reason = tileable(library, value.type.parts, value.type.shape[-1])
-                if reason is not None:
-                    return reason
-        return True
-
+    """Kernels that read tiles as they are, where all readers of the weight do."""
     for op, kernel, name in (
-        (ops.linear, tile_linear_kernel(library), "native_linear_int8"),
+        (ops.linear, float_product_kernel(library), "native_linear_tiles"),
         (ops.embedding, tile_embedding_kernel(library), "native_embedding_tiles"),
     ):
-        registry.register(op, dtypes=FLOATS, when=condition, name=name, priority=priority)(kernel)
+        when = partial(_tiles_hold, library, floats=True)
+        registry.register(op, dtypes=FLOATS, when=when, name=name, priority=priority)(kernel)
+
+
+def _register_fast_tiles(registry: KernelRegistry, library: Library, priority: int) -> None:
+    """Products of tiles with rounded activations."""
+    when: Callable[[Node], bool | str]
+    for kernel, name, when in (
+        (tile_linear_kernel(library), "native_linear_int8", partial(_tiles_hold, library, floats=False)),
+        (float_product_kernel(library, rounded=True), "native_linear_bf16", _gains_from_rounding),
+    ):
+        registry.register(ops.linear, dtypes=FLOATS, when=when, name=name, priority=priority)(kernel)
+
+
+def _tiles_hold(library: Library, node: Node, *, floats: bool) -> bool | str:
+    """Whether all weights of a node can be brought into tiles, or why not."""
+    for value in node.operands:
+        if value is not None and isinstance(value.type, WeightType):
+            reason = tileable(library, value.type.parts, value.type.shape[-1], floats=floats)
+            if reason is not None:
+                return reason
+    return True
+
+
+def _gains_from_rounding(node: Node) -> bool | str:
+    """Whether float32 activations meet weights of bfloat16 only, or why not."""
+    x, weight = node.operand("x"), node.operand("weight")
+    if x is None or x.dtype is not float32:
+        return "rounds activations of float32 only"
+    if weight is None or not isinstance(weight.type, WeightType):
+        return "takes weights only"
+    if any(scheme != "bfloat16" for scheme, _ in weight.type.parts):
+        return "takes weights of bfloat16 only"
+    return True

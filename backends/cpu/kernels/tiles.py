@@ -23,6 +23,8 @@ TILE = 16
 """Rows of a tile; `TILE` in csrc/tiles.h."""
 CHUNK = 16 << 20
 """Bytes of packed rows that are brought into tiles at a time."""
+FLOAT_FORMATS = 64
+"""Codes from here on are formats of floats; `FLOAT_FORMATS` in csrc/float_tiles.h."""
 
 
 class _Tiles(ctypes.Structure):
@@ -72,11 +74,13 @@ class TiledWeight:
         return sum(data.nbytes for data in self.tiles)
 
 
-def tileable(library: Library, parts: tuple[tuple[str, int], ...], columns: int) -> str | None:
-    """Why rows of these schemes cannot be brought into tiles, or None if they can."""
+def tileable(
+    library: Library, parts: tuple[tuple[str, int], ...], columns: int, *, floats: bool = False
+) -> str | None:
+    """Why rows of these schemes cannot be brought into tiles, or None if they can; `floats` admits tiles of floats."""
     for scheme, rows in parts:
         code = library.tile_source(scheme.encode())
-        if code < 0:
+        if code < 0 or (code >= FLOAT_FORMATS and not floats):
             return f"no tiles for scheme {scheme!r}"
         if library.tiles_bytes(code, rows, columns) == 0:
             return f"{columns} columns do not fill the blocks of {scheme}"
