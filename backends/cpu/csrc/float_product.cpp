@@ -89,7 +89,7 @@ UNROLL_8
 UNROLL_4
         for (int r = 0; r < R; r++) {
             w[r].start(b);
-            fetch<F>(w[r].at + AHEAD);
+            fetch<F>(w[r].at + AHEAD + (b + AHEAD / F::bytes < blocks ? 0 : (R - 1) * step)); // or rows after these
             factors[r] = Reader<F>::factors(w[r].at, w[r].head);
         }
         const int64_t k = BLOCK * b;
@@ -393,8 +393,9 @@ void run_jobs(const Floats &x, const TileJob *jobs, int32_t count) {
     int64_t tiles = 0;
     for (int32_t i = 0; i < count; i++) tiles += tile_rows(jobs[i]);
     // Shares of about equal size, several per thread so that a slow thread holds nobody up; groups of tiles stay whole.
-    const int64_t unit = x.rows ? 4 : 2, most = x.rows ? 64 : 8;
-    int64_t share = tiles / (8 * thread_count()) / unit * unit;
+    // Few tokens: fewer shares, since what is fetched ahead lies behind the end of a share in the end.
+    const int64_t unit = x.rows ? 4 : 2, most = x.rows ? 64 : 8, each = x.rows ? 3 : 8;
+    int64_t share = tiles / (each * thread_count()) / unit * unit;
     share = share < unit ? unit : share > most ? most : share;
     int64_t tasks = 0;
     for (int32_t i = 0; i < count; i++) tasks += (tile_rows(jobs[i]) + share - 1) / share;

@@ -55,55 +55,67 @@ bool read_float_row(const Tiles &part, int64_t row, int32_t y_type, void *y);
 // Reader<F>::factors(at, head) is read once per block; eight(at, factors, j, sink) calls sink(i, values of sixteen
 // rows) for k = 8 j + i of the block, i = 0 .. 7.
 
-// `level<BITS>(c, i)`: the codes of BITS bits that lie i bits up in the 32 bits of each row, less `zero`; exact.
+// `nibble(c, i)`: the four bits that lie i bits up in the 32 bits of each row; `octet(c, i)`: byte i of them.
 #if defined(LANES_AVX512)
-// Bits of a mantissa: put behind the exponent of 2^(23 - i), a code makes a float of 2^(23 - i) more.
-template <int BITS> INLINE Lanes level(Codes c, int i, int zero) {
-    const int shift = i < 16 ? i : i - 16;
-    const __m512i moved = i < 16 ? c : _mm512_srli_epi32(c, 16);
-    const float base = static_cast<float>(1 << (23 - shift));
-    const __m512i mask = _mm512_set1_epi32(((1 << BITS) - 1) << shift);
-    const __m512i made = _mm512_ternarylogic_epi32(moved, mask, _mm512_castps_si512(_mm512_set1_ps(base)), 0xea);
-    return {{_mm512_sub_ps(_mm512_castsi512_ps(made), _mm512_set1_ps(base + static_cast<float>(zero)))}};
+INLINE Lanes nibble(Codes c, int i) { // a permutation looks at four bits of an index only
+    const __m512 levels = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return {{_mm512_permutexvar_ps(_mm512_srli_epi32(c, static_cast<unsigned>(i)), levels)}};
+}
+INLINE Lanes octet(Codes c, int i) {
+    const int low = static_cast<int>(0x80808000u) + i; // in a shuffle, 0x80 makes a zero
+    return {{_mm512_cvtepi32_ps(_mm512_shuffle_epi8(c, _mm512_set4_epi32(low + 12, low + 8, low + 4, low)))}};
 }
 #elif defined(LANES_AVX2)
-template <int BITS> INLINE Lanes level(Codes c, int i, int zero) {
+INLINE Lanes field(Codes c, int i, int mask) {
     Lanes a;
 UNROLL_2
-    for (int h = 0; h < 2; h++) {
-        const __m256i code = _mm256_and_si256(_mm256_srli_epi32(c.v[h], i), _mm256_set1_epi32((1 << BITS) - 1));
-        a.v[h] = _mm256_cvtepi32_ps(_mm256_sub_epi32(code, _mm256_set1_epi32(zero)));
-    }
+    for (int h = 0; h < 2; h++)
+        a.v[h] = _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(c.v[h], i), _mm256_set1_epi32(mask)));
     return a;
 }
+INLINE Lanes nibble(Codes c, int i) { return field(c, i, 15); }
+INLINE Lanes octet(Codes c, int i) { return field(c, 8 * i, 255); }
 #else
-template <int BITS> INLINE Lanes level(Codes c, int i, int zero) {
+INLINE Lanes nibble(Codes c, int i) {
     float x[16];
-    for (int l = 0; l < 16; l++)
-        x[l] = static_cast<float>((c.v[4 * l + i / 8] >> i % 8 & ((1 << BITS) - 1)) - zero);
+    for (int l = 0; l < 16; l++) x[l] = static_cast<float>(c.v[4 * l + i / 8] >> i % 8 & 15);
+    return load(static_cast<const float *>(x));
+}
+INLINE Lanes octet(Codes c, int i) {
+    float x[16];
+    for (int l = 0; l < 16; l++) x[l] = static_cast<float>(c.v[4 * l + i]);
     return load(static_cast<const float *>(x));
 }
 #endif
 
-// Value = scale * (code - zero) + minimum: the product is exact, so it is rounded once.
+// Value = scale * code + offset, rounded once: the product is exact, and without a minimum so is the sum.
 template <class F> struct Reader {
-    typedef Scales<F::parts> Factors;
-    INLINE Factors factors(const uint8_t *at, const uint8_t *head) { return F::scales(at, head); }
+    struct Factors {
+        Lanes scale[F::parts], offset[F::parts];
+    };
+    INLINE Factors factors(const uint8_t *at, const uint8_t *head) {
+        const auto s = F::scales(at, head);
+        Factors f;
+UNROLL_2
+        for (int p = 0; p < F::parts; p++) {
+            f.scale[p] = s.scale[p];
+            f.offset[p] = F::minimum ? s.minimum : multiply(s.scale[p], broadcast(-static_cast<float>(F::zero)));
+        }
+        return f;
+    }
     template <class Sink> INLINE void eight(const uint8_t *at, const Factors &f, int j, Sink sink) {
-        const Lanes scale = f.scale[F::parts == 1 ? 0 : j * F::parts / 4];
-        const auto value = [&](Lanes v) __attribute__((always_inline)) {
-            return F::minimum ? fma(v, scale, f.minimum) : multiply(v, scale);
-        };
+        const int part = F::parts == 1 ? 0 : j * F::parts / 4;
+        const Lanes scale = f.scale[part], offset = f.offset[part];
         if (F::bits == 4) {
             const Codes line = load_codes(at + 64 * j);
 UNROLL_8
-            for (int i = 0; i < EIGHT; i++) sink(i, value(level<4>(line, i < 4 ? 8 * i : 8 * i - 28, F::zero)));
+            for (int i = 0; i < EIGHT; i++) sink(i, fma(nibble(line, i < 4 ? 8 * i : 8 * i - 28), scale, offset));
             return;
         }
         Codes codes[2];
         eight_codes(at, j, codes);
 UNROLL_8
-        for (int i = 0; i < EIGHT; i++) sink(i, value(level<8>(codes[i / 4], 8 * (i % 4), F::zero)));
+        for (int i = 0; i < EIGHT; i++) sink(i, fma(octet(codes[i / 4], i % 4), scale, offset));
     }
 
   private:
