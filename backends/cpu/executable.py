@@ -68,9 +68,9 @@ class CPUExecutable(KernelExecutable):
         return weight
 
     def _tiled(self, name: str) -> bool:
-        """Whether the kernels that read a parameter want it in tiles."""
+        """Whether the kernels that read a parameter want it in tiles; rows are looked up as well where they lie."""
         readers = self._readers.get(name)
-        return readers is not None and readers <= TILE_KERNELS
+        return readers is not None and readers <= TILE_KERNELS and not TILE_PRODUCTS.keys().isdisjoint(readers)
 
     def bind(self, buffers: Mapping[str, Buffer]) -> KernelBound:
         plain = super().bind(buffers)

@@ -121,6 +121,16 @@ def test_activations_of_eight_bits_are_admitted_where_declared(name: str, id: st
     assert found(call, call.bounded(RULES), {"linear": (name,)}).program == REFERENCE
 
 
+def test_activations_of_bfloat16_are_admitted_where_declared() -> None:
+    call = find("linear/f32/q8_0_T4xN17xK1024/normal/0").call
+    results = PROGRAMS["linear"]["bfloat16-activations"].results(call, RULES)
+    assert not found(call, results).ok
+    assert not found(call, results, {"linear": EIGHT}).ok
+    verdict = found(call, results, {"linear": ("bfloat16-activations",)})
+    assert verdict.ok
+    assert verdict.program == "bfloat16-activations"
+
+
 def _without(call: Call, cut: Callable[[NDArray[Any]], NDArray[Any]]) -> Call:
     x, *rest = call.values
     return replace(call, values=(cut(x), *rest))

@@ -12,7 +12,7 @@ from xinheng.backends.cpu.kernels import available_threads, register_native
 from xinheng.core import ops
 from xinheng.core.hal import KernelRegistry
 from xinheng.core.ir import Builder, StateType, TensorType, WeightType
-from xinheng.core.ir.dtype import DType, bfloat16, float32, float64, int32
+from xinheng.core.ir.dtype import DType, bfloat16, float16, float32, float64, int32
 from xinheng.core.ir.graph import Node
 
 
@@ -42,13 +42,37 @@ def test_every_native_kernel_is_registered_under_its_op(registry: KernelRegistry
     )
     assert registry.ops() == expected.split()
     first = {op: registry.candidates(op)[0] for op in registry.ops()}
-    assert all(kernel.name == f"native_{op}" for op, kernel in first.items())
-    assert {op: kernel.priority for op, kernel in first.items()} == dict.fromkeys(first, 10) | {"matmul": 9}
+    tiles = {"linear": 15, "embedding": 15}
+    names = {op: f"native_{op}_tiles" if op in tiles else f"native_{op}" for op in first}
+    assert {op: kernel.name for op, kernel in first.items()} == names
+    assert {op: kernel.priority for op, kernel in first.items()} == dict.fromkeys(first, 10) | {"matmul": 9} | tiles
 
 
-@pytest.mark.parametrize("scheme", ["q4_1", "bfloat16", "q4_k:40+q6_k:24"])
-def test_linear_takes_schemes_it_can_read(registry: KernelRegistry, scheme: str) -> None:
+@pytest.mark.parametrize("scheme", ["q4_1", "bfloat16", "q4_k:40+q6_k:24", "float32:40+float16:24"])
+def test_linear_reads_tiles_where_there_are_any(registry: KernelRegistry, scheme: str) -> None:
+    assert chosen(registry, linear_node(scheme)) == "native_linear_tiles"
+
+
+@pytest.mark.parametrize("scheme", ["iq4_xs", "bfloat16:40+q2_k:24"])
+def test_linear_reads_rows_of_other_schemes(registry: KernelRegistry, scheme: str) -> None:
     assert chosen(registry, linear_node(scheme)) == "native_linear"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "dtype", "name"),
+    [
+        ("q4_1", float32, "native_linear_int8"),
+        ("bfloat16", float32, "native_linear_bf16"),
+        ("bfloat16", float16, "native_linear_tiles"),
+        ("bfloat16:40+float16:24", float32, "native_linear_tiles"),
+        ("q4_1:40+bfloat16:24", float32, "native_linear_tiles"),
+        ("iq4_xs", float32, "native_linear"),
+    ],
+)
+def test_fast_kernels_of_linear(processor_build: SimpleNamespace, scheme: str, dtype: DType, name: str) -> None:
+    made = KernelRegistry()
+    register_native(made, processor_build.library, fast=True)
+    assert chosen(made, linear_node(scheme, dtype)) == name
 
 
 def test_linear_expands_what_it_cannot_read(registry: KernelRegistry) -> None:
@@ -59,6 +83,7 @@ def test_linear_refuses_what_float32_does_not_hold(registry: KernelRegistry) -> 
     node = linear_node("q4_k:40+float64:24")
     _, refusals = registry.select(node)
     assert [r.reason for r in refusals] == [
+        "no tiles for scheme 'float64'",
         "no native reader for scheme 'float64'",
         "float32 does not hold weights of float64",
     ]

@@ -109,5 +109,7 @@ def test_rows_packed_in_several_pieces(
 def test_what_cannot_be_tiled_is_refused_with_the_reason(native: SimpleNamespace, random_weight: Any) -> None:
     assert tileable(native.library, (("q4_0", 5), ("q2_k", 3)), 256) == "no tiles for scheme 'q2_k'"
     assert tileable(native.library, (("q6_k", 5),), 128) == "128 columns do not fill the blocks of q6_k"
+    assert tileable(native.library, (("float16", 5),), 32) == "no tiles for scheme 'float16'"
+    assert tileable(native.library, (("float16", 5),), 32, floats=True) is None
     with pytest.raises(DeviceError, match="cannot be tiled"):
-        tiles_of(native, random_weight([("float16", 16)], 32))
+        tiles_of(native, random_weight([("iq4_nl", 16)], 32))
