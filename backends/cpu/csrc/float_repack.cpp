@@ -14,7 +14,8 @@ template <class F> int64_t place(int64_t k, int64_t lane) {
     return paired<F>() ? k / 2 * 2 * TILE + 2 * lane + (1 - k % 2) : k * TILE + lane;
 }
 
-template <class F> void pack_tile_row(const uint8_t *from, int64_t row_bytes, int64_t rows, int64_t columns, uint8_t *to) {
+template <class F>
+void pack_tile_row(const uint8_t *from, int64_t row_bytes, int64_t rows, int64_t columns, uint8_t *to) {
     typedef typename F::value T;
     T *tile = reinterpret_cast<T *>(to);
     for (int64_t first = 0; first < columns; first += BLOCK)

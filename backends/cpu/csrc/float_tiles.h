@@ -2,6 +2,7 @@
 // rows side by side, k after k, in float32 as their scheme says them.
 #pragma once
 #include "tiles.h"
+#include <type_traits>
 
 constexpr int32_t FLOAT_FORMATS = 64; // the code of the first format of floats
 constexpr int32_t PAIRED_FORMAT = 65;
@@ -55,30 +56,76 @@ bool read_float_row(const Tiles &part, int64_t row, int32_t y_type, void *y);
 // Reader<F>::factors(at, head) is read once per block; eight(at, factors, j, sink) calls sink(i, values of sixteen
 // rows) for k = 8 j + i of the block, i = 0 .. 7.
 
-// `nibble(c, i)`: the four bits that lie i bits up in the 32 bits of each row; `octet(c, i)`: byte i of them.
+// What four bits of a code stand for: the levels of a format's table, or the codes, less the zero point.
+struct NibbleLevels {
+    float values[16];
+};
+template <class F, class = void> struct NibbleLevelsOf {
+    static constexpr bool table = false;
+    static constexpr NibbleLevels make() {
+        NibbleLevels t{};
+        for (int i = 0; i < 16; i++) t.values[i] = static_cast<float>(i - F::zero);
+        return t;
+    }
+};
+template <class F> struct NibbleLevelsOf<F, std::void_t<decltype(F::table)>> {
+    static constexpr bool table = true;
+    static constexpr NibbleLevels make() {
+        NibbleLevels t{};
+        for (int i = 0; i < 16; i++) t.values[i] = static_cast<float>(F::table.codes[i] - F::zero);
+        return t;
+    }
+};
+template <class F> struct LevelsOf : NibbleLevelsOf<F> {
+    alignas(64) static constexpr NibbleLevels levels = NibbleLevelsOf<F>::make();
+};
+
+// `nibble<F>(c, i)`: the level of the four bits that lie i bits up in the 32 bits of each row. `octet(c, i)`: byte i of
+// them; `centred(prepared(c), i)`: the same, less 128.
 #if defined(LANES_AVX512)
-INLINE Lanes nibble(Codes c, int i) { // a permutation looks at four bits of an index only
-    const __m512 levels = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+template <class F> INLINE Lanes nibble(Codes c, int i) { // a permutation looks at four bits of an index only
+    const __m512 levels = _mm512_load_ps(LevelsOf<F>::levels.values);
     return {{_mm512_permutexvar_ps(_mm512_srli_epi32(c, static_cast<unsigned>(i)), levels)}};
 }
 INLINE Lanes octet(Codes c, int i) {
     const int low = static_cast<int>(0x80808000u) + i; // in a shuffle, 0x80 makes a zero
     return {{_mm512_cvtepi32_ps(_mm512_shuffle_epi8(c, _mm512_set4_epi32(low + 12, low + 8, low + 4, low)))}};
 }
+INLINE Codes prepared(Codes c) { return _mm512_xor_si512(c, _mm512_set1_epi8(-128)); }
+INLINE Lanes centred(Codes c, int i) {
+    const Codes top = i == 3 ? c : _mm512_slli_epi32(c, static_cast<unsigned>(24 - 8 * i));
+    return {{_mm512_cvtepi32_ps(_mm512_srai_epi32(top, 24))}};
+}
 #elif defined(LANES_AVX2)
-INLINE Lanes field(Codes c, int i, int mask) {
+INLINE Lanes field(Codes c, int i, int mask, int zero) {
     Lanes a;
 UNROLL_2
-    for (int h = 0; h < 2; h++)
-        a.v[h] = _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(c.v[h], i), _mm256_set1_epi32(mask)));
+    for (int h = 0; h < 2; h++) {
+        const __m256i code = _mm256_and_si256(_mm256_srli_epi32(c.v[h], i), _mm256_set1_epi32(mask));
+        a.v[h] = _mm256_cvtepi32_ps(zero ? _mm256_sub_epi32(code, _mm256_set1_epi32(zero)) : code);
+    }
     return a;
 }
-INLINE Lanes nibble(Codes c, int i) { return field(c, i, 15); }
-INLINE Lanes octet(Codes c, int i) { return field(c, 8 * i, 255); }
+template <class F> INLINE Lanes nibble(Codes c, int i) {
+    if constexpr (!LevelsOf<F>::table) return field(c, i, 15, F::zero);
+    Lanes a;
+UNROLL_2
+    for (int h = 0; h < 2; h++) {
+        const float *levels = LevelsOf<F>::levels.values;
+        const __m256 low = _mm256_load_ps(levels), high = _mm256_load_ps(levels + 8);
+        const __m256i code = _mm256_srli_epi32(c.v[h], i); // a permutation looks at three bits, a blend at the sign
+        const __m256 fourth = _mm256_castsi256_ps(_mm256_slli_epi32(code, 28));
+        a.v[h] = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, code), _mm256_permutevar8x32_ps(high, code), fourth);
+    }
+    return a;
+}
+INLINE Lanes octet(Codes c, int i) { return field(c, 8 * i, 255, 0); }
+INLINE Codes prepared(Codes c) { return c; }
+INLINE Lanes centred(Codes c, int i) { return field(c, 8 * i, 255, 128); }
 #else
-INLINE Lanes nibble(Codes c, int i) {
+template <class F> INLINE Lanes nibble(Codes c, int i) {
     float x[16];
-    for (int l = 0; l < 16; l++) x[l] = static_cast<float>(c.v[4 * l + i / 8] >> i % 8 & 15);
+    for (int l = 0; l < 16; l++) x[l] = LevelsOf<F>::levels.values[c.v[4 * l + i / 8] >> i % 8 & 15];
     return load(static_cast<const float *>(x));
 }
 INLINE Lanes octet(Codes c, int i) {
@@ -86,9 +133,15 @@ INLINE Lanes octet(Codes c, int i) {
     for (int l = 0; l < 16; l++) x[l] = static_cast<float>(c.v[4 * l + i]);
     return load(static_cast<const float *>(x));
 }
+INLINE Codes prepared(Codes c) { return c; }
+INLINE Lanes centred(Codes c, int i) {
+    float x[16];
+    for (int l = 0; l < 16; l++) x[l] = static_cast<float>(c.v[4 * l + i] - 128);
+    return load(static_cast<const float *>(x));
+}
 #endif
 
-// Value = scale * code + offset, rounded once: the product is exact, and without a minimum so is the sum.
+// Value = scale * (code - zero) + minimum, rounded once, since the product is exact wherever there is a minimum.
 template <class F> struct Reader {
     struct Factors {
         Lanes scale[F::parts], offset[F::parts];
@@ -106,31 +159,35 @@ UNROLL_2
     template <class Sink> INLINE void eight(const uint8_t *at, const Factors &f, int j, Sink sink) {
         const int part = F::parts == 1 ? 0 : j * F::parts / 4;
         const Lanes scale = f.scale[part], offset = f.offset[part];
-        if (F::bits == 4) {
+        const auto value = [&](Lanes level) __attribute__((always_inline)) {
+            return F::minimum ? fma(level, scale, offset) : multiply(level, scale);
+        };
+        if constexpr (F::bits == 4) {
             const Codes line = load_codes(at + 64 * j);
 UNROLL_8
-            for (int i = 0; i < EIGHT; i++) sink(i, fma(nibble(line, i < 4 ? 8 * i : 8 * i - 28), scale, offset));
-            return;
-        }
-        Codes codes[2];
-        eight_codes(at, j, codes);
+            for (int i = 0; i < EIGHT; i++) sink(i, value(nibble<F>(line, i < 4 ? 8 * i : 8 * i - 28)));
+        } else if constexpr (F::bits == 8) {
+            static_assert(F::zero == 128, "bytes have their zero in the middle");
+            const Codes codes[2] = {prepared(load_codes(at + 128 * j)), prepared(load_codes(at + 128 * j + 64))};
 UNROLL_8
-        for (int i = 0; i < EIGHT; i++) sink(i, fma(octet(codes[i / 4], i % 4), scale, offset));
+            for (int i = 0; i < EIGHT; i++) sink(i, value(centred(codes[i / 4], i % 4)));
+        } else {
+            Codes codes[2];
+            eight_codes(at, j, codes);
+            // the zero point is within the offset: exact, since scales of these formats have few bits
+UNROLL_8
+            for (int i = 0; i < EIGHT; i++) sink(i, fma(octet(codes[i / 4], i % 4), scale, offset));
+        }
     }
 
   private:
     INLINE void eight_codes(const uint8_t *p, int j, Codes *out) {
-        if (F::bits == 8) {
-            out[0] = load_codes(p + 128 * j);
-            out[1] = load_codes(p + 128 * j + 64);
-            return;
-        }
         const Codes line = load_codes(p + 64 * j);
         out[0] = low_nibbles(line);
         out[1] = high_nibbles(line);
 UNROLL_2
         for (int h = 0; h < 2; h++) {
-            if (F::bits >= 5) out[h] = with_bit(out[h], p + 256 + 16 * j + 8 * h, 16);
+            out[h] = with_bit(out[h], p + 256 + 16 * j + 8 * h, 16);
             if (F::bits >= 6) out[h] = with_bit(out[h], p + 320 + 16 * j + 8 * h, 32);
         }
     }
