@@ -105,10 +105,18 @@ class TorchDevice(Device):
                 return TorchSequenceState(self._cleared((space.blocks, *type["shape"]), kind))
             if type.kind == "paged_latent":
                 return TorchPagedLatent(*(self._cleared((*lead, type[d]), kind) for d in ("dim", "rope_dim")))
-            made = [self._cleared((*lead, type["heads"], type[d]), kind) for d in ("k_dim", "v_dim")]
+            shapes = [(*lead, type["heads"], type[d]) for d in ("k_dim", "v_dim")]
+            return TorchPagedKV(self._keys(shapes[0], kind), self._values(shapes[1], kind))
         except (MemoryError, RuntimeError) as error:
             raise OutOfMemory(f"{self.spec}: no room for {space.blocks} cache blocks: {error}") from error
-        return TorchPagedKV(*made)
+
+    def _keys(self, shape: tuple[int, int, int, int], kind: torch.dtype) -> torch.Tensor:
+        """Pages of keys [blocks, block_size, heads, width], in the order in memory that the device likes."""
+        return self._cleared(shape, kind)
+
+    def _values(self, shape: tuple[int, int, int, int], kind: torch.dtype) -> torch.Tensor:
+        """Pages of values, likewise."""
+        return self._cleared(shape, kind)
 
     def read_state(self, state: Buffer, type: StateType) -> tuple[NDArray[Any], ...]:
         shown = {"paged_kv": KVPages, "paged_latent": LatentPages, "sequence_state": SequenceSlots}[type.kind]

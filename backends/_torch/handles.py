@@ -107,7 +107,7 @@ class TorchWeight:
 
 @dataclass(frozen=True, slots=True)
 class TorchPagedKV:
-    """A paged cache: k [blocks, block_size, heads, k_dim] and v [blocks, block_size, heads, v_dim], contiguous."""
+    """A paged cache: k [blocks, block_size, heads, k_dim] and v [blocks, block_size, heads, v_dim], of any strides."""
 
     k: torch.Tensor
     v: torch.Tensor

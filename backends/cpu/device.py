@@ -75,6 +75,19 @@ class CPUDevice(TorchDevice):
         flat = np.zeros(math.prod(shape) * kind.itemsize, np.uint8)
         return torch.from_numpy(flat).view(kind).reshape(shape)
 
+    def _keys(self, shape: tuple[int, int, int, int], kind: torch.dtype) -> torch.Tensor:
+        if self._library is None:
+            return super()._keys(shape, kind)
+        # dim by dim: sixteen keys in one vector, so that neither one query nor many have to transpose them
+        blocks, size, heads, width = shape
+        return self._placed(self._zeros((blocks, heads, width, size), kind).permute(0, 3, 1, 2))
+
+    def _values(self, shape: tuple[int, int, int, int], kind: torch.dtype) -> torch.Tensor:
+        if self._library is None:
+            return super()._values(shape, kind)
+        blocks, size, heads, width = shape
+        return self._placed(self._zeros((blocks, heads, size, width), kind).permute(0, 2, 1, 3))
+
     def memory(self) -> MemoryStats:
         return host_memory()
 

@@ -147,8 +147,10 @@ class ProgramBound(KernelBound):
         assert isinstance(value.type, StateType)
         for slot, part in zip(self._program.states[id(value)], (state.k, state.v), strict=True):
             self._slots[slot] = part.data_ptr()
-        blocks, size = state.k.shape[:2]
-        for word, count in (("blocks", blocks), ("block_size", size), ("slots", blocks * size)):
+        known = dict(zip(("blocks", "block_size"), state.k.shape[:2], strict=True))
+        for part, pages in enumerate((state.k, state.v)):
+            known |= {f"stride {part} {axis}": step for axis, step in enumerate(pages.stride())}
+        for word, count in known.items():
             if (id(value), word) in self._program.state_sizes:
                 self._sizes[self._program.state_sizes[id(value), word]] = count
 

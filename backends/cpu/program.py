@@ -210,7 +210,7 @@ class Planner:
         return Argument(ADDRESS, self.program.states[root][part], 0)
 
     def state_size(self, state: Value, what: str) -> Argument:
-        """`blocks`, `block_size` or `slots`, their product, of a state's memory."""
+        """`blocks` or `block_size` of a state's memory, or `stride PART AXIS` in values."""
         key = (self._state_root.get(id(state), id(state)), what)
         if key not in self.program.state_sizes:
             self.program.state_sizes[key] = self._new_size()

@@ -29,7 +29,7 @@ def write_cache(cache: TorchPagedKV, k: Tensor, v: Tensor, slots: Tensor) -> Tor
     kept = torch.nonzero(slots >= 0).reshape(-1)
     index = slots[kept].long()
     for pages, new in ((cache.k, k), (cache.v, v)):
-        pages.view(-1, *pages.shape[2:]).index_copy_(0, index, cast(new[kept], dtype=NAMES[pages.dtype]))
+        pages[index // pages.shape[1], index % pages.shape[1]] = cast(new[kept], dtype=NAMES[pages.dtype])
     return cache
 
 
@@ -163,7 +163,8 @@ def places(pages: Any, seq_lens: Tensor, block_table: Tensor) -> tuple[Tensor, T
 
 def gather_slots(pages: Tensor, slots: Tensor) -> Tensor:
     """Rows of pages [blocks, block_size, ...] by slot; zeros for -1."""
-    rows = pages.view(-1, *pages.shape[2:])[slots.clamp(min=0)]
+    held = slots.clamp(min=0)
+    rows = pages[held // pages.shape[1], held % pages.shape[1]]
     bits = rows.view(torch.uint8) if rows.element_size() == 1 else rows  # torch cannot fill float8
     bits[slots < 0] = 0
     return rows

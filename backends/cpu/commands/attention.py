@@ -6,7 +6,7 @@ from xinheng.core.ir.dtype import DTYPES, DType
 from xinheng.core.ir.graph import Node, Value
 from xinheng.core.ir.types import StateType
 
-from ..program import NotPlannable, Planner, code_of
+from ..program import Argument, NotPlannable, Planner, code_of
 from .encoder import encodes, operands_of
 
 
@@ -29,7 +29,9 @@ def write_cache(plan: Planner, node: Node) -> None:
             plan.address(slots),
             plan.state_part(cache, part),
             plan.number(code_of(state)),
-            plan.state_size(cache, "slots"),
+            plan.state_size(cache, "blocks"),
+            plan.state_size(cache, "block_size"),
+            *_strides(plan, cache, part),
         )
     plan.share_state(cache, node.results[0])
 
@@ -60,6 +62,8 @@ def paged_attention(plan: Planner, node: Node) -> None:
         plan.state_size(cache, "blocks"),
         plan.state_size(cache, "block_size"),
         *map(plan.number, (lengths.shape[0], table.shape[1], table.shape[1])),
+        *_strides(plan, cache, 0),
+        *_strides(plan, cache, 1),
         plan.number(float(attributes["scale"])),
         plan.number(float(attributes["softcap"] or 0.0)),
         plan.number(attributes["window"]),
@@ -68,6 +72,11 @@ def paged_attention(plan: Planner, node: Node) -> None:
         plan.type_code(sinks),
         plan.number(attributes["causal"]),
     )
+
+
+def _strides(plan: Planner, cache: Value, part: int) -> list[Argument]:
+    """Strides of keys (0) or values (1), in the order of `PageStrides` in csrc/attention.h."""
+    return [plan.state_size(cache, f"stride {part} {axis}") for axis in range(4)]
 
 
 def _state(cache: Value) -> DType:

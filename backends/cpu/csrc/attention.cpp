@@ -1,35 +1,33 @@
 // Paged attention in float32. Keys are taken in chunks of 64 positions, counted from position 0 of the sequence; each
 // chunk gives a maximum, a sum and a weighted value on its own, and chunks are joined in ascending order. So a row's
-// result depends on its query and its keys only: not on other rows, the split of a prompt, threads or block size.
+// result depends on its query and its keys only: not on other rows, the split of a prompt, threads, block size or the
+// layout of the cache.
 #include "attention.h"
 #include "attention_tile.h"
-#include "exponential.h"
 #include "lanes.h"
+#include "softmax.h"
 #include "threads.h"
 #include <cmath>
-#include <limits>
 
 namespace {
 
-constexpr int64_t TASK_QUERIES = 64, SPLIT_QUERIES = 16, SPLIT_CHUNKS = 4;
-#ifdef LANES_AVX512
-constexpr int TILE = 4; // queries in registers
-#else
-constexpr int TILE = 1;
-#endif
-constexpr float NOTHING = -std::numeric_limits<float>::infinity();
+constexpr int64_t TASK_QUERIES = 64, SPLIT_QUERIES = 16, SPLIT_CHUNKS = 2;
+constexpr int64_t WIDEN_QUERIES = 12; // from so many queries on, a chunk of 16-bit numbers is widened once
 
 // Rows first .. first + rows - 1 of a sequence and the query heads of one key head.
 struct Task {
     int64_t seq, token, position, rows, kv_head, low, high; // keys low .. high - 1 are visible to some row
 };
 
-// Softmax state of a query: largest logit, sum of weights, and `v_padded` weighted values behind it.
-struct State {
-    float top, sum;
+// Keys first .. last - 1 of a chunk.
+struct Range {
+    int64_t first, last;
+    bool empty() const { return first >= last; }
 };
 
 int64_t round_up(int64_t n) { return (n + 15) / 16 * 16; }
+int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+int64_t greater(int64_t a, int64_t b) { return a > b ? a : b; }
 
 struct Shape {
     const AttentionCall &call;
@@ -46,6 +44,11 @@ struct Shape {
     int64_t high(int64_t position, int64_t length) const {
         return position < 0 ? 0 : call.causal ? position + 1 : length;
     }
+    // What a row of a task sees of the chunk at `base`.
+    Range range(const Task &task, int64_t row, int64_t base) const {
+        const int64_t position = task.position + row;
+        return {greater(low(position) - base, 0), smaller(high(position, call.seq_lens[task.seq]) - base, CHUNK)};
+    }
 
     Task task(int64_t index) const {
         int64_t seq = 0;
@@ -54,138 +57,183 @@ struct Shape {
         const int64_t first = index / call.kv_heads * task_rows, length = call.seq_lens[seq];
         t.seq = seq;
         t.kv_head = index % call.kv_heads;
-        t.rows = rows(seq) - first < task_rows ? rows(seq) - first : task_rows;
+        t.rows = smaller(rows(seq) - first, task_rows);
         t.token = call.query_start[seq] + first;
         t.position = length - rows(seq) + first;
-        t.low = low(t.position < 0 ? 0 : t.position);
+        t.low = low(greater(t.position, 0));
         t.high = high(t.position + t.rows - 1, length);
         return t;
     }
 };
 
-// Keys of a chunk, transposed to [k_width][CHUNK], and its values as rows of v_padded; zero where not loaded.
-struct Tile {
-    float *keys;
-    const float *values[CHUNK];
+// The keys of a chunk in groups, and its values as rows of v_padded.
+template <class C> struct Chunk {
+    KeyGroups<C> keys;
+    const C *values[CHUNK];
+    int64_t groups; // that are loaded
 };
 
-template <class C> void load_tile(const Shape &shape, const Task &task, int64_t base, Tile &tile) {
-    const AttentionCall &c = shape.call;
-    const int64_t first = task.low > base ? task.low - base : 0;
-    const int64_t last = task.high - base < CHUNK ? task.high - base : CHUNK;
-    const int32_t *table = c.block_table + task.seq * c.table_stride;
-    const C *keys[CHUNK] = {};
-    float *converted = scratch_of<float>(SLOT_VALUES, CHUNK * shape.v_padded);
-    const bool direct = sizeof(C) == 4 && c.v_width == shape.v_padded;
-    for (int64_t j = first; j < last; j++) {
-        const int64_t at = base + j,
-                      row = (table[at / c.block_size] * c.block_size + at % c.block_size) * c.kv_heads + task.kv_head;
-        keys[j] = static_cast<const C *>(c.k) + row * c.k_width;
-        const C *value = static_cast<const C *>(c.v) + row * c.v_width;
-        float *to = converted + j * shape.v_padded;
-        tile.values[j] = direct ? static_cast<const float *>(static_cast<const void *>(value)) : to;
-        if (direct) continue;
-        for (int64_t d = 0; d < c.v_width; d++) to[d] = to_float(value[d]);
-        for (int64_t d = c.v_width; d < shape.v_padded; d++) to[d] = 0;
+// Where keys and values of a task lie in the cache, position by position.
+template <class C> struct Pages {
+    const AttentionCall &c;
+    const int32_t *table;
+    const C *k, *v;
+
+    Pages(const AttentionCall &call, const Task &task)
+        : c(call), table(call.block_table + task.seq * call.table_stride),
+          k(static_cast<const C *>(call.k) + task.kv_head * call.k_strides.head),
+          v(static_cast<const C *>(call.v) + task.kv_head * call.v_strides.head) {}
+    const C *key(int64_t p) const {
+        return k + table[p / c.block_size] * c.k_strides.block + p % c.block_size * c.k_strides.slot;
     }
-    for (int64_t j = first / 16 * 16; j < last; j += 16) transpose_keys(keys + j, c.k_width, tile.keys + j);
+    const C *value(int64_t p) const {
+        return v + table[p / c.block_size] * c.v_strides.block + p % c.block_size * c.v_strides.slot;
+    }
+    // Whether sixteen keys adjoin, dim by dim, as `KeyGroups` has them.
+    bool grouped() const { return c.k_strides.slot == 1 && c.block_size % 16 == 0; }
+    bool whole_rows() const { return c.v_width % 16 == 0; }
+};
+
+// The chunk as it lies in the cache; only for pages that are grouped and have whole rows.
+template <class C> void point_at(const Pages<C> &pages, int64_t base, Range seen, Chunk<C> &chunk) {
+    chunk.keys.stride = pages.c.k_strides.dim;
+    chunk.groups = (seen.last + 15) / 16;
+    for (int64_t g = seen.first / 16; g < chunk.groups; g++) {
+        chunk.keys.group[g] = pages.key(base + 16 * g);
+        const C *row = pages.value(base + 16 * g);
+        for (int64_t j = 0; j < 16; j++) chunk.values[16 * g + j] = row + j * pages.c.v_strides.slot;
+    }
 }
 
-// Turns the logits of one query into weights; keys outside first .. last - 1 weigh 0.
-State weigh(const AttentionCall &c, int64_t first, int64_t last, float *logits) {
-    const float scale = static_cast<float>(c.scale);
-    for (int64_t j = 0; j < CHUNK; j++) logits[j] *= scale;
-    if (c.softcap > 0)
-        for (int64_t j = 0; j < CHUNK; j++)
-            logits[j] = static_cast<float>(c.softcap * tanh_double(logits[j] / c.softcap));
-    float tops[16];
-    for (int l = 0; l < 16; l++) tops[l] = NOTHING;
-    for (int64_t j = 0; j < CHUNK; j += 16)
-        for (int l = 0; l < 16; l++) {
-            const float x = j + l >= first && j + l < last ? logits[j + l] : NOTHING;
-            logits[j + l] = x;
-            tops[l] = x > tops[l] ? x : tops[l];
-        }
-    State state{NOTHING, 0};
-    for (int l = 0; l < 16; l++) state.top = tops[l] > state.top ? tops[l] : state.top;
-    const float top = state.top == NOTHING ? 0 : state.top;
-    for (int64_t j = 0; j < CHUNK; j++) logits[j] = exp_negative(logits[j] - top);
-    state.sum = sum(add(add(load(logits), load(logits + 16)), add(load(logits + 32), load(logits + 48))));
-    return state;
+// Dims of sixteen keys, null where there is none, as columns of `to` [k_width][CHUNK].
+template <class C> void gather_keys(const Pages<C> &pages, const C *const *keys, float *to) {
+    if (pages.c.k_strides.dim == 1) return transpose_keys(keys, pages.c.k_width, to);
+    for (int64_t d = 0; d < pages.c.k_width; d++)
+        for (int j = 0; j < 16; j++) to[d * CHUNK + j] = keys[j] ? to_float(keys[j][d * pages.c.k_strides.dim]) : 0.0f;
 }
 
-// Adds a later chunk to the state of a query.
-void join(State &state, float *values, const State &chunk, const float *chunk_values, int64_t width) {
-    const float top = chunk.top > state.top ? chunk.top : state.top, shift = top == NOTHING ? 0 : top;
-    const float a = exp_negative(state.top - shift), b = exp_negative(chunk.top - shift);
-    state.top = top;
-    state.sum = multiply_add(state.sum, a, chunk.sum * b);
-    const Lanes wide_a = broadcast(a), wide_b = broadcast(b);
-    for (int64_t d = 0; d < width; d += 16)
-        store(values + d, fma(load(values + d), wide_a, multiply(load(chunk_values + d), wide_b)));
-}
-
-// A tile of queries of one row or of rows that see the same keys of the chunk.
-template <int T>
-void attend_tile(const Shape &shape, const float *q, const Tile &tile, int64_t first, int64_t last, State *states,
-                 float *values) {
-    float logits[T * CHUNK];
-    multiply_keys<T>(q, shape.call.k_width, tile.keys, logits);
-    for (int t = 0; t < T; t++) states[t] = weigh(shape.call, first, last, logits + t * CHUNK);
-    multiply_values<T>(logits, tile.values, shape.v_padded, first, last, values, shape.v_padded);
-}
-
-// Attends to one chunk and hands (query, state, values) of every query that sees some of it to `take`.
-template <class Take>
-void attend_chunk(const Shape &shape, const Task &task, int64_t chunk, const float *q, Take take) {
-    const AttentionCall &c = shape.call;
-    const int64_t base = chunk * CHUNK, queries = task.rows * shape.group;
-    Tile tile{scratch_of<float>(SLOT_KEYS, c.k_width * CHUNK), {}};
-    with_type(c.cache_type, [&](auto *tag) {
-        load_tile<typename std::remove_pointer<decltype(+tag)>::type>(shape, task, base, tile);
-    });
-    float *values = scratch_of<float>(SLOT_SCORES, TILE * shape.v_padded);
-    auto range = [&](int64_t query, int64_t &first, int64_t &last) {
-        const int64_t position = task.position + query / shape.group;
-        first = shape.low(position) > base ? shape.low(position) - base : 0;
-        last = shape.high(position, c.seq_lens[task.seq]) - base;
-        last = last < CHUNK ? last : CHUNK;
-    };
-    for (int64_t query = 0; query < queries;) {
-        int64_t first, last, next_first, next_last, count = 1;
-        range(query, first, last);
-        if (first >= last) {
-            query++;
+// The chunk in float32 in scratch memory.
+template <class C> void widen(const Pages<C> &pages, int64_t v_padded, int64_t base, Range seen, Chunk<float> &chunk) {
+    const AttentionCall &c = pages.c;
+    float *to = scratch_of<float>(SLOT_KEYS, c.k_width * CHUNK);
+    chunk.keys.stride = CHUNK;
+    chunk.groups = (seen.last + 15) / 16;
+    for (int64_t g = seen.first / 16; g < chunk.groups; g++) {
+        chunk.keys.group[g] = to + 16 * g;
+        if (pages.grouped()) {
+            const C *from = pages.key(base + 16 * g);
+            for (int64_t d = 0; d < c.k_width; d++) store(to + d * CHUNK + 16 * g, load(from + d * c.k_strides.dim));
             continue;
         }
+        const C *keys[16] = {};
+        for (int64_t j = greater(seen.first, 16 * g); j < smaller(seen.last, 16 * g + 16); j++)
+            keys[j % 16] = pages.key(base + j);
+        gather_keys(pages, keys, to + 16 * g);
+    }
+    float *rows = scratch_of<float>(SLOT_VALUES, CHUNK * v_padded);
+    for (int64_t j = seen.first; j < seen.last; j++) {
+        const C *from = pages.value(base + j);
+        chunk.values[j] = rows + j * v_padded;
+        if (sizeof(C) == 4 && pages.whole_rows()) {
+            chunk.values[j] = static_cast<const float *>(static_cast<const void *>(from));
+            continue;
+        }
+        int64_t d = 0;
+        for (; d + 16 <= c.v_width; d += 16) store(rows + j * v_padded + d, load(from + d));
+        for (; d < v_padded; d++) rows[j * v_padded + d] = d < c.v_width ? to_float(from[d]) : 0.0f;
+    }
+}
+
+// T queries over one chunk: their states and weighted values.
+template <int T, class C>
+void attend_tile(const Shape &shape, const float *q, const Chunk<C> &chunk, const Range *ranges, State *states,
+                 float *values) {
+    const AttentionCall &c = shape.call;
+    Range all = ranges[0], common = ranges[0];
+    for (int t = 1; t < T; t++) {
+        all = {smaller(all.first, ranges[t].first), greater(all.last, ranges[t].last)};
+        common = {greater(common.first, ranges[t].first), smaller(common.last, ranges[t].last)};
+    }
+    float logits[T * CHUNK];
+    const int64_t first_group = all.first / 16, groups = (all.last + 15) / 16;
+    for (int t = 0; t < T && first_group > 0; t++)
+        std::memset(logits + t * CHUNK, 0, sizeof(float) * static_cast<size_t>(16 * first_group));
+    multiply_keys<T>(q, c.k_width, chunk.keys, first_group, groups, logits);
+    for (int t = 0; t < T; t++)
+        states[t] = weigh(static_cast<float>(c.scale), c.softcap, ranges[t].first, ranges[t].last, groups,
+                          logits + t * CHUNK);
+    const int64_t width = shape.v_padded;
+    auto alone = [&](int t, int64_t first, int64_t last, bool fresh) {
+        if (first < last || fresh)
+            multiply_values<1>(logits + t * CHUNK, chunk.values, width, first, last, fresh, values + t * width, width);
+    };
+    if (T == 1 || common.empty()) {
+        for (int t = 0; t < T; t++) alone(t, ranges[t].first, ranges[t].last, true);
+        return;
+    }
+    bool fresh = true;
+    for (int t = 0; t < T; t++) fresh = fresh && ranges[t].first == common.first;
+    for (int t = 0; t < T && !fresh; t++) alone(t, ranges[t].first, common.first, true);
+    multiply_values<T>(logits, chunk.values, width, common.first, common.last, fresh, values, width);
+    for (int t = 0; t < T; t++) alone(t, common.last, ranges[t].last, false);
+}
+
+// Hands (query, state, values) of every query that sees some of a chunk to `take`.
+template <class C, class Take>
+void attend_queries(const Shape &shape, const Task &task, int64_t base, const float *q, const Chunk<C> &chunk,
+                    Take take) {
+    const int64_t queries = task.rows * shape.group, k_width = shape.call.k_width;
+    float *values = scratch_of<float>(SLOT_SCORES, TILE * shape.v_padded);
+    for (int64_t query = 0; query < queries;) {
+        Range ranges[TILE];
+        int64_t count = 0;
         for (; count < TILE && query + count < queries; count++) {
-            range(query + count, next_first, next_last);
-            if (next_first != first || next_last != last) break;
+            ranges[count] = shape.range(task, (query + count) / shape.group, base);
+            if (ranges[count].empty()) break;
         }
         State states[TILE];
-        const float *from = q + query * c.k_width;
+        const float *from = q + query * k_width;
         switch (count) {
-        case 1: attend_tile<1>(shape, from, tile, first, last, states, values); break;
-#ifdef LANES_AVX512
-        case 2: attend_tile<2>(shape, from, tile, first, last, states, values); break;
-        case 3: attend_tile<3>(shape, from, tile, first, last, states, values); break;
-        case 4: attend_tile<4>(shape, from, tile, first, last, states, values); break;
-#endif
+        case 0: query++; continue;
+        case 1: attend_tile<1>(shape, from, chunk, ranges, states, values); break;
+        case 2: attend_tile<2>(shape, from, chunk, ranges, states, values); break;
+        case 3: attend_tile<TILE < 3 ? TILE : 3>(shape, from, chunk, ranges, states, values); break;
+        default: attend_tile<TILE>(shape, from, chunk, ranges, states, values);
         }
         for (int64_t t = 0; t < count; t++) take(query + t, states[t], values + t * shape.v_padded);
         query += count;
     }
 }
 
+template <class C, class Take>
+void attend_chunk(const Shape &shape, const Task &task, int64_t index, const float *q, Take take) {
+    const int64_t base = index * CHUNK;
+    const Range seen{greater(task.low - base, 0), smaller(task.high - base, CHUNK)};
+    const Pages<C> pages(shape.call, task);
+    const bool whole = pages.grouped() && pages.whole_rows();
+    if (whole && (sizeof(C) == 4 || task.rows * shape.group < WIDEN_QUERIES)) {
+        Chunk<C> chunk;
+        point_at(pages, base, seen, chunk);
+        attend_queries(shape, task, base, q, chunk, take);
+    } else {
+        Chunk<float> chunk;
+        widen(pages, shape.v_padded, base, seen, chunk);
+        attend_queries(shape, task, base, q, chunk, take);
+    }
+}
+
 // The queries of a task as float32 [rows * group, k_width].
 const float *load_queries(const Shape &shape, const Task &task) {
     const AttentionCall &c = shape.call;
+    const int64_t head = task.kv_head * shape.group, first = task.token * c.token_stride + head * c.head_stride;
+    if (c.type == FLOAT32 && c.head_stride == c.k_width &&
+        (task.rows == 1 || c.token_stride == shape.group * c.k_width))
+        return static_cast<const float *>(c.q) + first;
     float *q = scratch_of<float>(SLOT_INPUT, task.rows * shape.group * c.k_width);
     with_type(c.type, [&](auto *tag) {
         for (int64_t i = 0; i < task.rows * shape.group; i++) {
-            const int64_t head = task.kv_head * shape.group + i % shape.group;
-            const auto *from = static_cast<decltype(+tag)>(const_cast<void *>(c.q)) +
-                               (task.token + i / shape.group) * c.token_stride + head * c.head_stride;
+            const auto *from = static_cast<decltype(+tag)>(const_cast<void *>(c.q)) + first +
+                               i / shape.group * c.token_stride + i % shape.group * c.head_stride;
             for (int64_t d = 0; d < c.k_width; d++) q[i * c.k_width + d] = to_float(from[d]);
         }
     });
@@ -208,33 +256,31 @@ void finish(const Shape &shape, const Task &task, int64_t query, State state, co
             state.sum = multiply_add(state.sum, factor, exp_negative(sink - shift));
             state.top = top;
         });
-    const double log_sum = state.top + std::log(static_cast<double>(state.sum));
-    c.lse[at] = seen ? static_cast<float>(log_sum) : NOTHING;
+    if (c.lse)
+        c.lse[at] = seen ? static_cast<float>(state.top + std::log(static_cast<double>(state.sum))) : NOTHING;
     with_type(c.type, [&](auto *tag) {
         auto *out = static_cast<decltype(+tag)>(c.out) + at * c.v_width;
         for (int64_t d = 0; d < c.v_width; d++) assign(out[d], seen ? values[d] * factor / state.sum : 0.0f);
     });
 }
 
-void attend(const Shape &shape, const Task &task) {
+template <class C> void attend(const Shape &shape, const Task &task) {
     const int64_t queries = task.rows * shape.group, width = shape.v_padded;
     const float *q = load_queries(shape, task);
     State *states = scratch_of<State>(SLOT_STATE, queries);
     float *values = scratch_of<float>(SLOT_PARTIAL, queries * width);
-    for (int64_t i = 0; i < queries; i++) states[i] = {NOTHING, 0};
-    std::memset(values, 0, sizeof(float) * static_cast<size_t>(queries * width));
+    for (int64_t i = 0; i < queries; i++) states[i] = NEW;
     for (int64_t chunk = task.low / CHUNK; chunk * CHUNK < task.high; chunk++)
-        attend_chunk(shape, task, chunk, q, [&](int64_t query, const State &state, const float *chunk_values) {
+        attend_chunk<C>(shape, task, chunk, q, [&](int64_t query, const State &state, const float *chunk_values) {
             join(states[query], values + query * width, state, chunk_values, width);
         });
     for (int64_t i = 0; i < queries; i++) finish(shape, task, i, states[i], values + i * width);
 }
 
 // Few queries over long contexts: chunks are attended in parallel, then joined in the same order as in `attend`.
-void attend_split(const Shape &shape, int64_t tasks, int64_t most_chunks, double nanoseconds) {
-    const int64_t queries =
-        shape.group * shape.task_rows < SPLIT_QUERIES ? shape.group * shape.task_rows : SPLIT_QUERIES;
-    const int64_t width = shape.v_padded, cell = width + 2; // values, top, sum
+template <class C> void attend_split(const Shape &shape, int64_t tasks, int64_t most_chunks, double nanoseconds) {
+    const int64_t queries = smaller(shape.group * shape.task_rows, SPLIT_QUERIES);
+    const int64_t width = shape.v_padded, cell = width + 16; // top, sum, padding, values
     float *cells = scratch_of<float>(SLOT_PANEL, tasks * most_chunks * queries * cell);
     auto cell_at = [&](int64_t task, int64_t index, int64_t query) {
         return cells + ((task * most_chunks + index) * queries + query) * cell;
@@ -243,29 +289,28 @@ void attend_split(const Shape &shape, int64_t tasks, int64_t most_chunks, double
         const Task task = shape.task(i / most_chunks);
         const int64_t index = i % most_chunks, chunk = task.low / CHUNK + index;
         if (chunk * CHUNK >= task.high) return;
-        attend_chunk(shape, task, chunk, load_queries(shape, task),
-                     [&](int64_t query, const State &state, const float *values) {
-                         float *to = cell_at(i / most_chunks, index, query);
-                         std::memcpy(to, values, sizeof(float) * static_cast<size_t>(width));
-                         to[width] = state.top;
-                         to[width + 1] = state.sum;
-                     });
+        attend_chunk<C>(shape, task, chunk, load_queries(shape, task),
+                        [&](int64_t query, const State &state, const float *values) {
+                            float *to = cell_at(i / most_chunks, index, query);
+                            to[0] = state.top;
+                            to[1] = state.sum;
+                            std::memcpy(to + 16, values, sizeof(float) * static_cast<size_t>(width));
+                        });
     });
-    float *values = scratch_of<float>(SLOT_PARTIAL, width);
-    for (int64_t t = 0; t < tasks; t++) {
-        const Task task = shape.task(t);
-        for (int64_t query = 0; query < task.rows * shape.group; query++) {
-            const int64_t position = task.position + query / shape.group;
-            const int64_t low = shape.low(position), high = shape.high(position, shape.call.seq_lens[task.seq]);
-            State state{NOTHING, 0};
-            std::memset(values, 0, sizeof(float) * static_cast<size_t>(width));
-            for (int64_t chunk = low / CHUNK; chunk * CHUNK < high; chunk++) {
-                const float *from = cell_at(t, chunk - task.low / CHUNK, query);
-                join(state, values, {from[width], from[width + 1]}, from, width);
-            }
-            finish(shape, task, query, state, values);
+    const double joins = static_cast<double>(tasks * most_chunks * queries);
+    parallel(tasks * queries, joins * (20 + static_cast<double>(width) / 8), [&](int64_t i) {
+        const Task task = shape.task(i / queries);
+        const int64_t query = i % queries, position = task.position + query / shape.group;
+        if (query >= task.rows * shape.group) return;
+        const int64_t low = shape.low(position), high = shape.high(position, shape.call.seq_lens[task.seq]);
+        float *values = scratch_of<float>(SLOT_PARTIAL, width);
+        State state = NEW;
+        for (int64_t chunk = low / CHUNK; chunk * CHUNK < high; chunk++) {
+            const float *from = cell_at(i / queries, chunk - task.low / CHUNK, query);
+            join(state, values, {from[0], from[1]}, from + 16, width);
         }
-    }
+        finish(shape, task, query, state, values);
+    });
 }
 
 // The first sequence whose lengths or visible blocks are out of range, or -1.
@@ -289,7 +334,7 @@ void clear_rows(const AttentionCall &c, int64_t first, int64_t last) {
     const size_t bytes = static_cast<size_t>(c.heads * c.v_width) * (c.type == FLOAT32 ? 4 : 2);
     for (int64_t t = first; t < last; t++) {
         std::memset(static_cast<char *>(c.out) + static_cast<size_t>(t) * bytes, 0, bytes);
-        for (int64_t h = 0; h < c.heads; h++) c.lse[t * c.heads + h] = NOTHING;
+        for (int64_t h = 0; h < c.heads && c.lse; h++) c.lse[t * c.heads + h] = NOTHING;
     }
 }
 
@@ -307,7 +352,7 @@ extern "C" __attribute__((visibility("default"))) int64_t xh_paged_attention(con
     clear_rows(c, 0, c.seqs ? c.query_start[0] : c.tokens);
     clear_rows(c, c.seqs ? c.query_start[c.seqs] : c.tokens, c.tokens);
     int64_t tasks = 0, most_queries = 0, most_chunks = 0;
-    double pairs = 0;
+    double pairs = 0, keys_read = 0;
     for (int64_t s = 0; s < c.seqs; s++) {
         const int64_t rows = shape.rows(s), length = c.seq_lens[s];
         const int64_t first = length > rows ? shape.low(length - rows) : 0, keys = rows > 0 ? length - first : 0;
@@ -316,12 +361,18 @@ extern "C" __attribute__((visibility("default"))) int64_t xh_paged_attention(con
         most_queries = queries > most_queries ? queries : most_queries;
         most_chunks = chunks > most_chunks ? chunks : most_chunks;
         pairs += static_cast<double>(rows * c.heads) * static_cast<double>(keys);
+        keys_read += static_cast<double>(keys);
     }
-    const double nanoseconds = pairs * static_cast<double>(c.k_width + c.v_width) / 40;
-    if (tasks < 2 * thread_count() && thread_count() > 1 && most_queries <= SPLIT_QUERIES &&
-        most_chunks >= SPLIT_CHUNKS)
-        attend_split(shape, tasks, most_chunks, nanoseconds);
-    else
-        parallel(tasks, nanoseconds, [&](int64_t i) { attend(shape, shape.task(i)); });
+    const double widths = static_cast<double>(c.k_width + c.v_width);
+    const double bytes = keys_read * static_cast<double>(c.kv_heads) * widths * (c.cache_type == FLOAT32 ? 4 : 2);
+    const double nanoseconds = pairs * widths / 40 + bytes / 20;
+    with_type(c.cache_type, [&](auto *tag) {
+        typedef typename std::remove_pointer<decltype(+tag)>::type C;
+        if (tasks < 2 * thread_count() && thread_count() > 1 && most_queries <= SPLIT_QUERIES &&
+            most_chunks >= SPLIT_CHUNKS)
+            attend_split<C>(shape, tasks, most_chunks, nanoseconds);
+        else // the last rows of a prompt see most: they come first
+            parallel(tasks, nanoseconds, [&](int64_t i) { attend<C>(shape, shape.task(tasks - 1 - i)); });
+    });
     return -1;
 }

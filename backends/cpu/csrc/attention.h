@@ -2,15 +2,22 @@
 #pragma once
 #include <cstdint>
 
+// Where the value of a cache lies: pages + block * block_stride + offset in the block * slot + head * head_stride +
+// dim * dim_stride.
+struct PageStrides {
+    int64_t block, slot, head, dim;
+};
+
 struct AttentionCall {
     const void *q;                                       // [tokens, heads, k_width]
-    const void *k, *v;                                   // [blocks, block_size, kv_heads, width], contiguous
+    const void *k, *v;                                   // [blocks, block_size, kv_heads, width]; dims of v adjoin
     const int32_t *query_start, *seq_lens, *block_table; // [seqs + 1], [seqs], [seqs, table_width]
     const void *sinks;                                   // [heads] or null
     void *out;                                           // [tokens, heads, v_width], type of q
-    float *lse;                                          // [tokens, heads]
+    float *lse;                                          // [tokens, heads] or null
     int64_t tokens, heads, kv_heads, k_width, v_width, token_stride, head_stride;
     int64_t blocks, block_size, seqs, table_width, table_stride;
+    PageStrides k_strides, v_strides;
     double scale, softcap; // softcap 0: none
     int64_t window;        // 0: none
     int32_t type, cache_type, sinks_type, causal;

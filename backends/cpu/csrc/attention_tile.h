@@ -2,7 +2,18 @@
 #pragma once
 #include "lanes.h"
 
-constexpr int64_t CHUNK = 64;
+constexpr int64_t CHUNK = 64, GROUPS = CHUNK / 16; // keys are multiplied in groups of 16
+
+// Most queries that are multiplied together, and accumulators that fit in registers, in Lanes.
+#if defined(LANES_AVX512) || defined(__aarch64__)
+constexpr int TILE = 4, ACCUMULATORS = 16 / VECTORS;
+#elif defined(LANES_AVX2)
+constexpr int TILE = 4, ACCUMULATORS = 4;
+#else
+constexpr int TILE = 2, ACCUMULATORS = 2;
+#endif
+// Lanes of keys or columns that T queries are multiplied with at a time.
+template <int T> constexpr int ABREAST = T * 4 <= ACCUMULATORS ? 4 : T * 2 <= ACCUMULATORS ? 2 : 1;
 
 #ifdef LANES_AVX512
 // Rows 0-15 of r become columns.
@@ -54,60 +65,84 @@ template <class C> void transpose_keys(const C *const *keys, int64_t width, floa
         for (int j = 0; j < 16; j++) to[d * CHUNK + j] = keys[j] ? to_float(keys[j][d]) : 0.0f;
 }
 
-// logits[t * CHUNK + j] = q[t] . key[j], a plain sum over ascending dims.
-template <int T> void multiply_keys(const float *q, int64_t width, const float *keys, float *logits) {
-    Lanes sums[T][4];
+// Sixteen keys each: dim d of key l of group g is group[g][d * stride + l].
+template <class C> struct KeyGroups {
+    const C *group[GROUPS];
+    int64_t stride;
+};
+
+// logits[t * CHUNK + 16 (g + i) + l] = q[t] . key l of group g + i, for N groups: one sum over ascending dims.
+template <int T, int N, class C>
+void multiply_groups(const float *q, int64_t width, const KeyGroups<C> &keys, int64_t g, float *logits) {
+    Lanes sums[T][N];
 #pragma GCC unroll 8
     for (int t = 0; t < T; t++)
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) sums[t][i] = zero();
-    for (int64_t d = 0; d < width; d++) {
-        Lanes k[4];
+        for (int i = 0; i < N; i++) sums[t][i] = zero();
+    const C *from[N];
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) k[i] = in_register(load(keys + d * CHUNK + 16 * i));
+    for (int i = 0; i < N; i++) from[i] = keys.group[g + i];
+    for (int64_t d = 0; d < width; d++) {
+        Lanes k[N];
+#pragma GCC unroll 4
+        for (int i = 0; i < N; i++) k[i] = in_register(load(from[i] + d * keys.stride));
 #pragma GCC unroll 8
         for (int t = 0; t < T; t++) {
             const Lanes x = broadcast(q[t * width + d]);
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) sums[t][i] = fma(x, k[i], sums[t][i]);
+            for (int i = 0; i < N; i++) sums[t][i] = fma(x, k[i], sums[t][i]);
         }
     }
 #pragma GCC unroll 8
     for (int t = 0; t < T; t++)
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) store(logits + t * CHUNK + 16 * i, sums[t][i]);
+        for (int i = 0; i < N; i++) store(logits + t * CHUNK + 16 * (g + i), sums[t][i]);
 }
 
-// out[t * stride + 16 i ...] = sum over keys first .. last - 1 of weight times value, for C lanes of columns.
-template <int T, int C>
-void multiply_values(const float *weights, const float *const *values, int64_t column, int64_t first, int64_t last,
-                     float *out, int64_t stride) {
-    Lanes sums[T][C];
+// The same for groups g .. stop - 1.
+template <int T, class C>
+void multiply_keys(const float *q, int64_t width, const KeyGroups<C> &keys, int64_t g, int64_t stop, float *logits) {
+    constexpr int N = ABREAST<T>;
+    for (; g + N <= stop; g += N) multiply_groups<T, N>(q, width, keys, g, logits);
+    if (N > 2)
+        for (; g + 2 <= stop; g += 2) multiply_groups<T, 2>(q, width, keys, g, logits);
+    for (; g < stop; g++) multiply_groups<T, 1>(q, width, keys, g, logits);
+}
+
+// out[t * stride + column ...] += sum over keys first .. last - 1 of weight times value, ascending, for N lanes of
+// columns; the sum starts at zero if `fresh`.
+template <int T, int N, class C>
+void multiply_columns(const float *weights, const C *const *values, int64_t column, int64_t first, int64_t last,
+                      bool fresh, float *out, int64_t stride) {
+    Lanes sums[T][N];
 #pragma GCC unroll 8
     for (int t = 0; t < T; t++)
 #pragma GCC unroll 4
-        for (int i = 0; i < C; i++) sums[t][i] = zero();
+        for (int i = 0; i < N; i++) sums[t][i] = fresh ? zero() : load(out + t * stride + column + 16 * i);
     for (int64_t j = first; j < last; j++) {
-        Lanes v[C];
+        Lanes v[N];
 #pragma GCC unroll 4
-        for (int i = 0; i < C; i++) v[i] = in_register(load(values[j] + column + 16 * i));
+        for (int i = 0; i < N; i++) v[i] = in_register(load(values[j] + column + 16 * i));
 #pragma GCC unroll 8
         for (int t = 0; t < T; t++) {
             const Lanes w = broadcast(weights[t * CHUNK + j]);
 #pragma GCC unroll 4
-            for (int i = 0; i < C; i++) sums[t][i] = fma(w, v[i], sums[t][i]);
+            for (int i = 0; i < N; i++) sums[t][i] = fma(w, v[i], sums[t][i]);
         }
     }
 #pragma GCC unroll 8
     for (int t = 0; t < T; t++)
 #pragma GCC unroll 4
-        for (int i = 0; i < C; i++) store(out + t * stride + column + 16 * i, sums[t][i]);
+        for (int i = 0; i < N; i++) store(out + t * stride + column + 16 * i, sums[t][i]);
 }
 
-template <int T>
-void multiply_values(const float *weights, const float *const *values, int64_t width, int64_t first, int64_t last,
-                     float *out, int64_t stride) {
+template <int T, class C>
+void multiply_values(const float *weights, const C *const *values, int64_t width, int64_t first, int64_t last,
+                     bool fresh, float *out, int64_t stride) {
+    constexpr int N = ABREAST<T>;
     int64_t column = 0;
-    for (; column + 64 <= width; column += 64) multiply_values<T, 4>(weights, values, column, first, last, out, stride);
-    for (; column < width; column += 16) multiply_values<T, 1>(weights, values, column, first, last, out, stride);
+    for (; column + 16 * N <= width; column += 16 * N)
+        multiply_columns<T, N>(weights, values, column, first, last, fresh, out, stride);
+    for (; column < width; column += 16)
+        multiply_columns<T, 1>(weights, values, column, first, last, fresh, out, stride);
 }

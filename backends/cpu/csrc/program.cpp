@@ -33,7 +33,7 @@ int32_t xh_rotary(const void *, int32_t, int64_t, int64_t, int64_t, int64_t, int
                   int64_t, int32_t, void *);
 int32_t xh_gated(int32_t, const void *, const void *, int32_t, int64_t, int64_t, int64_t, int64_t, void *);
 int64_t xh_write_cache(const void *, int32_t, int64_t, int64_t, int64_t, int64_t, int64_t, const int32_t *, void *,
-                       int32_t, int64_t);
+                       int32_t, int64_t, int64_t, const PageStrides *);
 int64_t xh_paged_attention(const AttentionCall *);
 int32_t xh_linear(const void *, int32_t, int64_t, int64_t, int64_t, const Part *, int32_t, const void *, int32_t,
                   void *);
@@ -62,9 +62,13 @@ int64_t gated(Arguments a) {
                     a.number(7), a.at<void>(8));
 }
 
+PageStrides page_strides(Arguments a, int i) { return {a.number(i), a.number(i + 1), a.number(i + 2), a.number(i + 3)}; }
+
 int64_t write_cache(Arguments a) {
+    const PageStrides strides = page_strides(a, 12);
     return position(xh_write_cache(a.at<void>(0), a.code(1), a.number(2), a.number(3), a.number(4), a.number(5),
-                                   a.number(6), a.at<int32_t>(7), a.at<void>(8), a.code(9), a.number(10)));
+                                   a.number(6), a.at<int32_t>(7), a.at<void>(8), a.code(9), a.number(10),
+                                   a.number(11), &strides));
 }
 
 int64_t attention(Arguments a) {
@@ -81,11 +85,13 @@ int64_t attention(Arguments a) {
     int64_t *const sizes[] = {&c.tokens, &c.heads,  &c.kv_heads,   &c.k_width, &c.v_width,     &c.token_stride,
                               &c.head_stride, &c.blocks, &c.block_size, &c.seqs,    &c.table_width, &c.table_stride};
     for (int i = 0; i < 12; i++) *sizes[i] = a.number(9 + i);
-    c.scale = a.real(21);
-    c.softcap = a.real(22);
-    c.window = a.number(23);
+    c.k_strides = page_strides(a, 21);
+    c.v_strides = page_strides(a, 25);
+    c.scale = a.real(29);
+    c.softcap = a.real(30);
+    c.window = a.number(31);
     int32_t *const codes[] = {&c.type, &c.cache_type, &c.sinks_type, &c.causal};
-    for (int i = 0; i < 4; i++) *codes[i] = a.code(24 + i);
+    for (int i = 0; i < 4; i++) *codes[i] = a.code(32 + i);
     return position(xh_paged_attention(&c));
 }
 

@@ -12,7 +12,14 @@ from xinheng.core.errors import DeviceError
 
 from .library import Library, check, int32_of, type_code
 
-_CALL = struct.Struct("9Q12q2dq4i")  # `AttentionCall` in csrc/attention.h
+_CALL = struct.Struct("9Q20q2dq4i")  # `AttentionCall` in csrc/attention.h
+_STRIDES = struct.Struct("4q")  # `PageStrides` in csrc/attention.h
+
+
+def page_strides(pages: torch.Tensor) -> tuple[int, int, int, int]:
+    """Strides of pages [blocks, block_size, heads, width] in the order of `PageStrides`, in values."""
+    block, slot, head, dim = pages.stride()
+    return block, slot, head, dim
 
 
 def write_cache_kernel(library: Library) -> Callable[..., Any]:
@@ -39,7 +46,9 @@ def write_cache_kernel(library: Library) -> Callable[..., Any]:
                 slots.data_ptr(),
                 pages.data_ptr(),
                 type_code(pages),
-                blocks * size,
+                blocks,
+                size,
+                _STRIDES.pack(*page_strides(pages)),
             )
             if bad >= 0:
                 raise DeviceError(f"write_cache: slot {int(slots[bad])} is beyond the {blocks * size} cache slots")
@@ -71,6 +80,8 @@ def paged_attention_kernel(library: Library) -> Callable[..., tuple[torch.Tensor
             q = q.contiguous()
         query_start, seq_lens, block_table = int32_of(query_start), int32_of(seq_lens), int32_of(block_table)
         k, v = cache.k, cache.v
+        if v.stride(3) != 1:
+            raise DeviceError(f"paged_attention: the dims of a value must adjoin, the cache has strides {v.stride()}")
         blocks, size, kv_heads, k_width = k.shape
         tokens, heads, width = q.shape
         seqs, v_width = seq_lens.shape[0], v.shape[3]
@@ -91,7 +102,7 @@ def paged_attention_kernel(library: Library) -> Callable[..., tuple[torch.Tensor
                 query_start.data_ptr(), seq_lens.data_ptr(), block_table.data_ptr(),
                 sink, out.data_ptr(), lse.data_ptr(),
                 tokens, heads, kv_heads, k_width, v_width, q.stride(0), q.stride(1),
-                blocks, size, seqs, block_table.shape[1], block_table.shape[1],
+                blocks, size, seqs, block_table.shape[1], block_table.shape[1], *page_strides(k), *page_strides(v),
                 scale, softcap or 0.0, window or 0,
                 kind, type_code(k), sink_kind, causal,
             )

@@ -30,7 +30,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "xh_rms_norm": (_INT, (_POINTER, _INT, *[_LONG] * 5, _POINTER, _INT, _DOUBLE, _POINTER)),
     "xh_rotary": (_INT, (_POINTER, _INT, *[_LONG] * 5, _POINTER, _POINTER, _LONG, _INT, _POINTER)),
     "xh_gated": (_INT, (_INT, _POINTER, _POINTER, _INT, *[_LONG] * 4, _POINTER)),
-    "xh_write_cache": (_LONG, (_POINTER, _INT, *[_LONG] * 5, _POINTER, _POINTER, _INT, _LONG)),
+    "xh_write_cache": (_LONG, (_POINTER, _INT, *[_LONG] * 5, _POINTER, _POINTER, _INT, _LONG, _LONG, _TEXT)),
     "xh_paged_attention": (_LONG, (_TEXT,)),
     "xh_tile_source": (_INT, (_TEXT,)),
     "xh_tile_format": (_INT, (_INT,)),
