@@ -12,6 +12,7 @@
 namespace {
 
 constexpr int64_t TASK_QUERIES = 64, SPLIT_QUERIES = 16, SPLIT_CHUNKS = 2;
+constexpr int64_t LONGEST_RUN = 16, RUNS_PER_THREAD = 8; // tasks or chunks that a thread takes at a time
 constexpr int64_t WIDEN_QUERIES = 12; // from so many queries on, a chunk of 16-bit numbers is widened once
 
 // Rows first .. first + rows - 1 of a sequence and the query heads of one key head.
@@ -71,6 +72,8 @@ template <class C> struct Chunk {
     KeyGroups<C> keys;
     const C *values[CHUNK];
     int64_t groups; // that are loaded
+    Ahead own_values, next_keys; // pieces to be fetched, if there are next keys
+    bool fetches() const { return next_keys.piece[0] != nullptr; }
 };
 
 // Where keys and values of a task lie in the cache, position by position.
@@ -92,6 +95,23 @@ template <class C> struct Pages {
     // Whether sixteen keys adjoin, dim by dim, as `KeyGroups` has them.
     bool grouped() const { return c.k_strides.slot == 1 && c.block_size % 16 == 0; }
     bool whole_rows() const { return c.v_width % 16 == 0; }
+    // Whether the keys of a head adjoin in a block, and its values, in pieces of a page or less: the prefetchers of
+    // processors stop at the end of a page, and are better left alone before it.
+    bool scattered() const {
+        return c.k_strides.dim == c.block_size && c.v_strides.slot == c.v_width &&
+               16 * c.k_width * static_cast<int64_t>(sizeof(C)) <= 4096;
+    }
+    // The keys of the chunk at `base`, as far as they are before `high`, in pieces as large as sixteen keys.
+    Ahead pieces(int64_t base, int64_t high) const {
+        Ahead made;
+        if (!grouped() || !scattered() || base >= high) return made;
+        for (int64_t g = 0; g < GROUPS; g++) {
+            const int64_t p = smaller(base + 16 * g, (high - 1) / 16 * 16);
+            const C *block = key(p - p % c.block_size);
+            made.piece[g] = reinterpret_cast<const char *>(block + p % c.block_size * c.k_width);
+        }
+        return made;
+    }
 };
 
 // The chunk as it lies in the cache; only for pages that are grouped and have whole rows.
@@ -102,6 +122,7 @@ template <class C> void point_at(const Pages<C> &pages, int64_t base, Range seen
         chunk.keys.group[g] = pages.key(base + 16 * g);
         const C *row = pages.value(base + 16 * g);
         for (int64_t j = 0; j < 16; j++) chunk.values[16 * g + j] = row + j * pages.c.v_strides.slot;
+        chunk.own_values.piece[g] = reinterpret_cast<const char *>(row);
     }
 }
 
@@ -144,8 +165,8 @@ template <class C> void widen(const Pages<C> &pages, int64_t v_padded, int64_t b
     }
 }
 
-// T queries over one chunk: their states and weighted values.
-template <int T, class C>
+// T queries over one chunk: their states and weighted values. FETCH: what is read next is fetched on the way.
+template <int T, bool FETCH, class C>
 void attend_tile(const Shape &shape, const float *q, const Chunk<C> &chunk, const Range *ranges, State *states,
                  float *values) {
     const AttentionCall &c = shape.call;
@@ -158,14 +179,17 @@ void attend_tile(const Shape &shape, const float *q, const Chunk<C> &chunk, cons
     const int64_t first_group = all.first / 16, groups = (all.last + 15) / 16;
     for (int t = 0; t < T && first_group > 0; t++)
         std::memset(logits + t * CHUNK, 0, sizeof(float) * static_cast<size_t>(16 * first_group));
-    multiply_keys<T>(q, c.k_width, chunk.keys, first_group, groups, logits);
+    const int64_t key_row = 16 * c.v_width * static_cast<int64_t>(sizeof(C)) / c.k_width;
+    const int64_t value_row = c.k_width * static_cast<int64_t>(sizeof(C));
+    multiply_keys<T, FETCH>(q, c.k_width, chunk.keys, first_group, groups, logits, chunk.own_values, key_row);
     for (int t = 0; t < T; t++)
         states[t] = weigh(static_cast<float>(c.scale), c.softcap, ranges[t].first, ranges[t].last, groups,
                           logits + t * CHUNK);
     const int64_t width = shape.v_padded;
     auto alone = [&](int t, int64_t first, int64_t last, bool fresh) {
         if (first < last || fresh)
-            multiply_values<1>(logits + t * CHUNK, chunk.values, width, first, last, fresh, values + t * width, width);
+            multiply_values<1, FETCH>(logits + t * CHUNK, chunk.values, width, first, last, fresh, values + t * width,
+                                      width, chunk.next_keys, value_row);
     };
     if (T == 1 || common.empty()) {
         for (int t = 0; t < T; t++) alone(t, ranges[t].first, ranges[t].last, true);
@@ -174,8 +198,20 @@ void attend_tile(const Shape &shape, const float *q, const Chunk<C> &chunk, cons
     bool fresh = true;
     for (int t = 0; t < T; t++) fresh = fresh && ranges[t].first == common.first;
     for (int t = 0; t < T && !fresh; t++) alone(t, ranges[t].first, common.first, true);
-    multiply_values<T>(logits, chunk.values, width, common.first, common.last, fresh, values, width);
+    multiply_values<T, FETCH>(logits, chunk.values, width, common.first, common.last, fresh, values, width,
+                              chunk.next_keys, value_row);
     for (int t = 0; t < T; t++) alone(t, common.last, ranges[t].last, false);
+}
+
+template <bool FETCH, class C>
+void attend_tiles(int64_t count, const Shape &shape, const float *q, const Chunk<C> &chunk, const Range *ranges,
+                  State *states, float *values) {
+    switch (count) {
+    case 1: return attend_tile<1, FETCH>(shape, q, chunk, ranges, states, values);
+    case 2: return attend_tile<2, FETCH>(shape, q, chunk, ranges, states, values);
+    case 3: return attend_tile<TILE < 3 ? TILE : 3, FETCH>(shape, q, chunk, ranges, states, values);
+    default: return attend_tile<TILE, FETCH>(shape, q, chunk, ranges, states, values);
+    }
 }
 
 // Hands (query, state, values) of every query that sees some of a chunk to `take`.
@@ -193,20 +229,21 @@ void attend_queries(const Shape &shape, const Task &task, int64_t base, const fl
         }
         State states[TILE];
         const float *from = q + query * k_width;
-        switch (count) {
-        case 0: query++; continue;
-        case 1: attend_tile<1>(shape, from, chunk, ranges, states, values); break;
-        case 2: attend_tile<2>(shape, from, chunk, ranges, states, values); break;
-        case 3: attend_tile<TILE < 3 ? TILE : 3>(shape, from, chunk, ranges, states, values); break;
-        default: attend_tile<TILE>(shape, from, chunk, ranges, states, values);
+        if (count == 0) {
+            query++;
+            continue;
         }
+        if (chunk.fetches() && query == 0)
+            attend_tiles<true>(count, shape, from, chunk, ranges, states, values);
+        else
+            attend_tiles<false>(count, shape, from, chunk, ranges, states, values);
         for (int64_t t = 0; t < count; t++) take(query + t, states[t], values + t * shape.v_padded);
         query += count;
     }
 }
 
 template <class C, class Take>
-void attend_chunk(const Shape &shape, const Task &task, int64_t index, const float *q, Take take) {
+void attend_chunk(const Shape &shape, const Task &task, int64_t index, const float *q, const Ahead &next, Take take) {
     const int64_t base = index * CHUNK;
     const Range seen{greater(task.low - base, 0), smaller(task.high - base, CHUNK)};
     const Pages<C> pages(shape.call, task);
@@ -214,6 +251,7 @@ void attend_chunk(const Shape &shape, const Task &task, int64_t index, const flo
     if (whole && (sizeof(C) == 4 || task.rows * shape.group < WIDEN_QUERIES)) {
         Chunk<C> chunk;
         point_at(pages, base, seen, chunk);
+        chunk.next_keys = next.piece[0] ? next : pages.pieces(base, task.high);
         attend_queries(shape, task, base, q, chunk, take);
     } else {
         Chunk<float> chunk;
@@ -264,17 +302,33 @@ void finish(const Shape &shape, const Task &task, int64_t query, State state, co
     });
 }
 
-template <class C> void attend(const Shape &shape, const Task &task) {
-    const int64_t queries = task.rows * shape.group, width = shape.v_padded;
-    const float *q = load_queries(shape, task);
-    State *states = scratch_of<State>(SLOT_STATE, queries);
-    float *values = scratch_of<float>(SLOT_PARTIAL, queries * width);
-    for (int64_t i = 0; i < queries; i++) states[i] = NEW;
-    for (int64_t chunk = task.low / CHUNK; chunk * CHUNK < task.high; chunk++)
-        attend_chunk<C>(shape, task, chunk, q, [&](int64_t query, const State &state, const float *chunk_values) {
-            join(states[query], values + query * width, state, chunk_values, width);
-        });
-    for (int64_t i = 0; i < queries; i++) finish(shape, task, i, states[i], values + i * width);
+// The keys of a chunk, where they may be fetched before they are read.
+template <class C> Ahead keys_of(const Shape &shape, const Task &task, int64_t chunk) {
+    return Pages<C>(shape.call, task).pieces(chunk * CHUNK, task.high);
+}
+
+// Tasks first .. last - 1, the latest rows of prompts before earlier ones, for they see most.
+template <class C> void attend(const Shape &shape, int64_t tasks, int64_t first, int64_t last) {
+    Task task = shape.task(tasks - 1 - first);
+    for (int64_t i = first; i < last; i++) {
+        const int64_t queries = task.rows * shape.group, width = shape.v_padded;
+        const Task following = i + 1 < last ? shape.task(tasks - 2 - i) : Task{};
+        const float *q = load_queries(shape, task);
+        State *states = scratch_of<State>(SLOT_STATE, queries);
+        float *values = scratch_of<float>(SLOT_PARTIAL, queries * width);
+        for (int64_t query = 0; query < queries; query++) states[query] = NEW;
+        for (int64_t chunk = task.low / CHUNK; chunk * CHUNK < task.high; chunk++) {
+            const Ahead next = (chunk + 1) * CHUNK < task.high ? keys_of<C>(shape, task, chunk + 1)
+                                                               : keys_of<C>(shape, following, following.low / CHUNK);
+            auto take = [&](int64_t query, const State &state, const float *chunk_values) {
+                join(states[query], values + query * width, state, chunk_values, width);
+            };
+            attend_chunk<C>(shape, task, chunk, q, next, take);
+        }
+        for (int64_t query = 0; query < queries; query++)
+            finish(shape, task, query, states[query], values + query * width);
+        task = following;
+    }
 }
 
 // Few queries over long contexts: chunks are attended in parallel, then joined in the same order as in `attend`.
@@ -285,17 +339,26 @@ template <class C> void attend_split(const Shape &shape, int64_t tasks, int64_t 
     auto cell_at = [&](int64_t task, int64_t index, int64_t query) {
         return cells + ((task * most_chunks + index) * queries + query) * cell;
     };
-    parallel(tasks * most_chunks, nanoseconds, [&](int64_t i) {
-        const Task task = shape.task(i / most_chunks);
-        const int64_t index = i % most_chunks, chunk = task.low / CHUNK + index;
-        if (chunk * CHUNK >= task.high) return;
-        attend_chunk<C>(shape, task, chunk, load_queries(shape, task),
-                        [&](int64_t query, const State &state, const float *values) {
-                            float *to = cell_at(i / most_chunks, index, query);
-                            to[0] = state.top;
-                            to[1] = state.sum;
-                            std::memcpy(to + 16, values, sizeof(float) * static_cast<size_t>(width));
-                        });
+    const int64_t units = tasks * most_chunks;
+    const int64_t runs = greater(thread_count(), smaller(units, (units + LONGEST_RUN - 1) / LONGEST_RUN));
+    parallel(runs, nanoseconds, [&](int64_t run) {
+        for (int64_t i = run * units / runs; i < (run + 1) * units / runs; i++) {
+            const Task task = shape.task(i / most_chunks);
+            const int64_t index = i % most_chunks, chunk = task.low / CHUNK + index;
+            if (chunk * CHUNK >= task.high) continue;
+            Ahead next = keys_of<C>(shape, task, chunk + 1);
+            if (!next.piece[0] && i / most_chunks + 1 < tasks) {
+                const Task following = shape.task(i / most_chunks + 1);
+                next = keys_of<C>(shape, following, following.low / CHUNK);
+            }
+            attend_chunk<C>(shape, task, chunk, load_queries(shape, task), next,
+                            [&](int64_t query, const State &state, const float *values) {
+                                float *to = cell_at(i / most_chunks, index, query);
+                                to[0] = state.top;
+                                to[1] = state.sum;
+                                std::memcpy(to + 16, values, sizeof(float) * static_cast<size_t>(width));
+                            });
+        }
     });
     const double joins = static_cast<double>(tasks * most_chunks * queries);
     parallel(tasks * queries, joins * (20 + static_cast<double>(width) / 8), [&](int64_t i) {
@@ -371,8 +434,11 @@ extern "C" __attribute__((visibility("default"))) int64_t xh_paged_attention(con
         if (tasks < 2 * thread_count() && thread_count() > 1 && most_queries <= SPLIT_QUERIES &&
             most_chunks >= SPLIT_CHUNKS)
             attend_split<C>(shape, tasks, most_chunks, nanoseconds);
-        else // the last rows of a prompt see most: they come first
-            parallel(tasks, nanoseconds, [&](int64_t i) { attend<C>(shape, shape.task(tasks - 1 - i)); });
+        else {
+            const int64_t runs = smaller(tasks, greater(RUNS_PER_THREAD * thread_count(), tasks / LONGEST_RUN));
+            parallel(runs, nanoseconds,
+                     [&](int64_t i) { attend<C>(shape, tasks, i * tasks / runs, (i + 1) * tasks / runs); });
+        }
     });
     return -1;
 }

@@ -65,6 +65,14 @@ template <class C> void transpose_keys(const C *const *keys, int64_t width, floa
         for (int j = 0; j < 16; j++) to[d * CHUNK + j] = keys[j] ? to_float(keys[j][d]) : 0.0f;
 }
 
+// What is read next: four pieces of memory, or nothing.
+struct Ahead {
+    const char *piece[GROUPS] = {};
+    void fetch(int64_t i, int64_t from, int64_t bytes) const {
+        for (int64_t at = from / 64 * 64; at < from + bytes; at += 64) __builtin_prefetch(piece[i] + at);
+    }
+};
+
 // Sixteen keys each: dim d of key l of group g is group[g][d * stride + l].
 template <class C> struct KeyGroups {
     const C *group[GROUPS];
@@ -72,8 +80,10 @@ template <class C> struct KeyGroups {
 };
 
 // logits[t * CHUNK + 16 (g + i) + l] = q[t] . key l of group g + i, for N groups: one sum over ascending dims.
-template <int T, int N, class C>
-void multiply_groups(const float *q, int64_t width, const KeyGroups<C> &keys, int64_t g, float *logits) {
+// Fetches `step` bytes of each piece of `ahead` per dim, if FETCH.
+template <int T, int N, bool FETCH, class C>
+void multiply_groups(const float *q, int64_t width, const KeyGroups<C> &keys, int64_t g, float *logits,
+                     const Ahead &ahead, int64_t step) {
     Lanes sums[T][N];
 #pragma GCC unroll 8
     for (int t = 0; t < T; t++)
@@ -86,6 +96,9 @@ void multiply_groups(const float *q, int64_t width, const KeyGroups<C> &keys, in
         Lanes k[N];
 #pragma GCC unroll 4
         for (int i = 0; i < N; i++) k[i] = in_register(load(from[i] + d * keys.stride));
+        if (FETCH)
+#pragma GCC unroll 4
+            for (int i = 0; i < N; i++) ahead.fetch(g + i, d * step, step);
 #pragma GCC unroll 8
         for (int t = 0; t < T; t++) {
             const Lanes x = broadcast(q[t * width + d]);
@@ -100,20 +113,21 @@ void multiply_groups(const float *q, int64_t width, const KeyGroups<C> &keys, in
 }
 
 // The same for groups g .. stop - 1.
-template <int T, class C>
-void multiply_keys(const float *q, int64_t width, const KeyGroups<C> &keys, int64_t g, int64_t stop, float *logits) {
+template <int T, bool FETCH, class C>
+void multiply_keys(const float *q, int64_t width, const KeyGroups<C> &keys, int64_t g, int64_t stop, float *logits,
+                   const Ahead &ahead, int64_t step) {
     constexpr int N = ABREAST<T>;
-    for (; g + N <= stop; g += N) multiply_groups<T, N>(q, width, keys, g, logits);
+    for (; g + N <= stop; g += N) multiply_groups<T, N, FETCH>(q, width, keys, g, logits, ahead, step);
     if (N > 2)
-        for (; g + 2 <= stop; g += 2) multiply_groups<T, 2>(q, width, keys, g, logits);
-    for (; g < stop; g++) multiply_groups<T, 1>(q, width, keys, g, logits);
+        for (; g + 2 <= stop; g += 2) multiply_groups<T, 2, FETCH>(q, width, keys, g, logits, ahead, step);
+    for (; g < stop; g++) multiply_groups<T, 1, FETCH>(q, width, keys, g, logits, ahead, step);
 }
 
 // out[t * stride + column ...] += sum over keys first .. last - 1 of weight times value, ascending, for N lanes of
-// columns; the sum starts at zero if `fresh`.
-template <int T, int N, class C>
+// columns; the sum starts at zero if `fresh`. Fetches a row of the pieces of `ahead` per key, if FETCH.
+template <int T, int N, bool FETCH, class C>
 void multiply_columns(const float *weights, const C *const *values, int64_t column, int64_t first, int64_t last,
-                      bool fresh, float *out, int64_t stride) {
+                      bool fresh, float *out, int64_t stride, const Ahead &ahead, int64_t row) {
     Lanes sums[T][N];
 #pragma GCC unroll 8
     for (int t = 0; t < T; t++)
@@ -123,6 +137,7 @@ void multiply_columns(const float *weights, const C *const *values, int64_t colu
         Lanes v[N];
 #pragma GCC unroll 4
         for (int i = 0; i < N; i++) v[i] = in_register(load(values[j] + column + 16 * i));
+        if (FETCH) ahead.fetch(j / 16, j % 16 * row + column * static_cast<int64_t>(sizeof(C)), 16 * N * sizeof(C));
 #pragma GCC unroll 8
         for (int t = 0; t < T; t++) {
             const Lanes w = broadcast(weights[t * CHUNK + j]);
@@ -136,13 +151,13 @@ void multiply_columns(const float *weights, const C *const *values, int64_t colu
         for (int i = 0; i < N; i++) store(out + t * stride + column + 16 * i, sums[t][i]);
 }
 
-template <int T, class C>
+template <int T, bool FETCH, class C>
 void multiply_values(const float *weights, const C *const *values, int64_t width, int64_t first, int64_t last,
-                     bool fresh, float *out, int64_t stride) {
+                     bool fresh, float *out, int64_t stride, const Ahead &ahead, int64_t row) {
     constexpr int N = ABREAST<T>;
     int64_t column = 0;
     for (; column + 16 * N <= width; column += 16 * N)
-        multiply_columns<T, N>(weights, values, column, first, last, fresh, out, stride);
+        multiply_columns<T, N, FETCH>(weights, values, column, first, last, fresh, out, stride, ahead, row);
     for (; column < width; column += 16)
-        multiply_columns<T, 1>(weights, values, column, first, last, fresh, out, stride);
+        multiply_columns<T, 1, FETCH>(weights, values, column, first, last, fresh, out, stride, ahead, row);
 }

@@ -30,6 +30,8 @@ class Batch:
     cache_kind: torch.dtype = torch.float32
     window: int | None = None
     causal: bool = True
+    columns: bool = False
+    """Keys dim by dim and values head by head, as the device allocates them; else in the order of the axes."""
     seed: int = 0
 
     def made(self) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
@@ -61,6 +63,9 @@ class Batch:
         starts = np.cumsum([0, *(n for n, _ in self.sizes)])
         lengths = [n for _, n in self.sizes]
         start, length = (torch.tensor(x, dtype=torch.int32) for x in (starts, lengths))
+        if self.columns:
+            k = k.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+            v = v.permute(0, 2, 1, 3).contiguous().permute(0, 2, 1, 3)
         return q, TorchPagedKV(k, v), start, length, table
 
     def run(self, build: SimpleNamespace, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -114,7 +119,10 @@ def test_attention_over_many_shapes(
     build: SimpleNamespace, heads: int, kv_heads: int, width: int, v_width: int
 ) -> None:
     batch = Batch(MIXED, heads, kv_heads, width, v_width)
-    assert_near(batch.run(build), batch.exact())
+    got = batch.run(build)
+    assert_near(got, batch.exact())
+    columns = replace(batch, columns=True).run(build)
+    assert torch.equal(columns[0], got[0]) and torch.equal(columns[1], got[1])
 
 
 @pytest.mark.parametrize(
@@ -126,6 +134,9 @@ def test_attention_over_many_shapes(
         {"causal": False},
         {"causal": False, "window": 33},
         {"block_size": 7},
+        {"block_size": 7, "columns": True},
+        {"block_size": 32, "columns": True, "window": 50},
+        {"columns": True, "causal": False},
     ],
     ids=str,
 )
@@ -145,10 +156,11 @@ def test_softcap_and_sinks(build: SimpleNamespace, softcap: float | None, with_s
 @pytest.mark.parametrize("kind", list(UNIT), ids=str)
 @pytest.mark.parametrize("cache_kind", list(UNIT), ids=str)
 def test_element_types_of_queries_and_cache(build: SimpleNamespace, kind: torch.dtype, cache_kind: torch.dtype) -> None:
-    batch = Batch(((4, 90), (1, 65)), 4, 2, 48, 48, kind=kind, cache_kind=cache_kind)
+    batch = Batch(((9, 90), (1, 65), (3, 140)), 4, 2, 48, 48, kind=kind, cache_kind=cache_kind)
     out, lse = batch.run(build)
     assert out.dtype is kind
     assert_near((out, lse), batch.exact())
+    assert torch.equal(replace(batch, columns=True).run(build)[0], out)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -164,8 +176,11 @@ def test_rows_without_keys_or_sequence_are_zero(build: SimpleNamespace, causal: 
 
 
 @pytest.mark.parametrize("window", [None, 70])
-def test_a_prompt_in_chunks_gives_the_bits_of_the_whole(native: SimpleNamespace, window: int | None) -> None:
-    whole = Batch(((300, 300),), 6, 2, 64, 64, window=window)
+@pytest.mark.parametrize("cache_kind", [torch.float32, torch.float16], ids=str)
+def test_a_prompt_in_chunks_gives_the_bits_of_the_whole(
+    native: SimpleNamespace, window: int | None, cache_kind: torch.dtype
+) -> None:
+    whole = Batch(((300, 300),), 6, 2, 64, 64, window=window, cache_kind=cache_kind, columns=True)
     q, cache, _, _, table = whole.paged()
     out, lse = whole.run(native)
     for sizes in ([1] * 20 + [280], [7, 64, 100, 129], [299, 1]):
@@ -194,7 +209,9 @@ def test_threads_and_block_size_do_not_change_bits(native: SimpleNamespace, size
     results = []
     for threads in (1, 2, 5):
         native.library.set_threads(threads)
-        results += [replace(batch, block_size=size).run(native, sinks=torch.zeros(4)) for size in (16, 128, 5)]
+        layouts = ((16, False), (128, False), (5, False), (16, True), (128, True), (5, True))
+        batches = [replace(batch, block_size=size, columns=columns) for size, columns in layouts]
+        results += [each.run(native, sinks=torch.zeros(4)) for each in batches]
     assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
 
 
@@ -228,17 +245,30 @@ def test_impossible_batches_are_refused_before_anything_is_read(native: SimpleNa
 def test_write_cache_rounds_once_and_skips_negative_slots(
     build: SimpleNamespace, kind: torch.dtype, cache_kind: torch.dtype
 ) -> None:
-    cache = TorchPagedKV(torch.zeros(4, 8, 2, 24, dtype=cache_kind), torch.zeros(4, 8, 2, 5, dtype=cache_kind))
+    keys = torch.zeros(4, 2, 24, 8, dtype=cache_kind).permute(0, 3, 1, 2)
+    cache = TorchPagedKV(keys, torch.zeros(4, 8, 2, 5, dtype=cache_kind))
     fused = (torch.randn(6, 3, 2 * 29) * 1e-3).to(kind)[:, 1]
     k, v = fused[:, :48].view(6, 2, 24), fused[:, 48:].view(6, 2, 5)
     slots = [31, -1, 0, 9, 8, 9]
     assert build.write_cache(cache, k, v, torch.tensor(slots, dtype=torch.int32)) is cache
     for pages, new in ((cache.k, k), (cache.v, v)):
-        want = torch.zeros_like(pages).view(32, 2, -1)
+        want = torch.zeros(32, 2, pages.shape[3], dtype=cache_kind)
         for token, slot in enumerate(slots):
             if slot >= 0:
                 want[slot] = new[token].to(cache_kind)
-        assert torch.equal(pages.view(32, 2, -1), want)
+        assert torch.equal(pages.reshape(32, 2, -1), want)
+
+
+def test_write_cache_of_runs_of_tokens(native: SimpleNamespace) -> None:
+    pages = torch.zeros(9, 3, 40, 32)
+    cache = TorchPagedKV(pages.permute(0, 3, 1, 2), torch.zeros(9, 32, 3, 40))
+    new = torch.randn(150, 3, 40)
+    slots = torch.cat([torch.arange(3, 100), torch.tensor([-1]), torch.arange(200, 252)]).int()
+    native.write_cache(cache, new, new * 2, slots)
+    want = torch.zeros(288, 3, 40)
+    want[slots[slots >= 0].long()] = new[slots >= 0]
+    assert torch.equal(cache.k.reshape(288, 3, 40), want)
+    assert torch.equal(cache.v.view(288, 3, 40), want * 2)
 
 
 def test_write_cache_refuses_slots_beyond_the_cache(native: SimpleNamespace) -> None:
