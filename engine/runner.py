@@ -13,7 +13,7 @@ from xinheng.core.compiler import compile
 from xinheng.core.errors import SettingsError
 from xinheng.core.hal import Device, Numerics, Profile, StateSpace
 from xinheng.core.ir import DType
-from xinheng.core.ir.dtype import DTYPES
+from xinheng.core.ir.dtype import DTYPES, float32
 from xinheng.core.ir.types import StateType
 from xinheng.core.receipt import Receipt
 from xinheng.core.schemes import scheme
@@ -217,7 +217,8 @@ def dtypes_of(device: Device, runtime: RuntimeSettings, settings: EngineSettings
         return found[0]
 
     kind = chosen("runtime.dtype", runtime.dtype, device.capabilities.preferred_dtype)
-    return kind, chosen("engine.cache_dtype", settings.cache_dtype, kind.name)
+    narrow = device.capabilities.narrow_cache if kind == float32 else None
+    return kind, chosen("engine.cache_dtype", settings.cache_dtype, narrow or kind.name)
 
 
 def block_bytes(group: CacheGroup, block_size: int) -> int:

@@ -48,7 +48,11 @@ class CPUDevice(TorchDevice):
         fast = options.numerics.mode == "fast"
         arithmetic = TORCH_ONLY if library is None else FAST if fast else ARITHMETIC
         limits = Capabilities(
-            frozenset(DTYPES), block_sizes=(16, 32, 64, 128), unified_memory=True, arithmetic=arithmetic
+            frozenset(DTYPES),
+            block_sizes=(16, 32, 64, 128),
+            unified_memory=True,
+            arithmetic=arithmetic,
+            narrow_cache="float16" if fast and library is not None else None,
         )
         super().__init__("cpu:0", processor_name(), torch.device("cpu"), limits)
         self.kernels = KernelRegistry(TORCH_KERNELS)

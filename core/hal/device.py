@@ -41,6 +41,8 @@ class Capabilities:
         unified_memory: the host can read a buffer without a copy.
         preferred_dtype: what `dtype = "auto"` computes in.
         arithmetic: how its kernels compute; conformance needs it from level L1 on.
+        narrow_cache: what `cache_dtype = "auto"` means for activations of float32, where the device would rather read
+            less than keep all bits; None: float32.
     """
 
     dtypes: frozenset[DType]
@@ -50,6 +52,7 @@ class Capabilities:
     preferred_dtype: str = "float32"
     max_length: int | None = None
     arithmetic: Arithmetic | None = None
+    narrow_cache: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
