@@ -57,7 +57,7 @@ def paged_attention(plan: Planner, node: Node) -> None:
         plan.state_part(cache, 1),
         *(plan.address(x) for x in (start, lengths, table, sinks)),
         plan.result(out),
-        plan.result(lse),
+        plan.result(lse) if _is_read(plan, lse) else plan.number(0),
         *map(plan.number, (tokens, heads, *spec, heads * width, width)),
         plan.state_size(cache, "blocks"),
         plan.state_size(cache, "block_size"),
@@ -72,6 +72,12 @@ def paged_attention(plan: Planner, node: Node) -> None:
         plan.type_code(sinks),
         plan.number(attributes["causal"]),
     )
+
+
+def _is_read(plan: Planner, value: Value) -> bool:
+    """Whether anything wants to know a value; the kernel spares the logarithms that nobody reads."""
+    wanted = (*plan.graph.outputs.values(), *(x for node in plan.graph.nodes for x in node.operands))
+    return any(x is value for x in wanted)
 
 
 def _strides(plan: Planner, cache: Value, part: int) -> list[Argument]:
