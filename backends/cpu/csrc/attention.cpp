@@ -15,9 +15,9 @@ constexpr int64_t TASK_QUERIES = 64, SPLIT_QUERIES = 16, SPLIT_CHUNKS = 2;
 constexpr int64_t LONGEST_RUN = 16, RUNS_PER_THREAD = 8; // tasks or chunks that a thread takes at a time
 constexpr int64_t WIDEN_QUERIES = 12; // from so many queries on, a chunk of 16-bit numbers is widened once
 
-// Rows first .. first + rows - 1 of a sequence and the query heads of one key head.
+// Some rows of a sequence, from `token` at `position` on, and query heads from `head` on, all of one key head.
 struct Task {
-    int64_t seq, token, position, rows, kv_head, low, high; // keys low .. high - 1 are visible to some row
+    int64_t seq, token, position, rows, head, kv_head, low, high; // keys low .. high - 1 are visible to some row
 };
 
 // Keys first .. last - 1 of a chunk.
@@ -30,15 +30,21 @@ int64_t round_up(int64_t n) { return (n + 15) / 16 * 16; }
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t greater(int64_t a, int64_t b) { return a > b ? a : b; }
 
+// The heads that share a key head are taken in `parts` of `group` heads, so that even one key head keeps threads busy.
 struct Shape {
     const AttentionCall &call;
-    int64_t group, v_padded, task_rows;
+    int64_t parts, group, v_padded, task_rows;
 
     explicit Shape(const AttentionCall &c)
-        : call(c), group(c.heads / c.kv_heads), v_padded(round_up(c.v_width)),
-          task_rows(TASK_QUERIES / group > 1 ? TASK_QUERIES / group : 1) {}
+        : call(c), parts(parts_of(c.heads / c.kv_heads)), group(c.heads / c.kv_heads / parts),
+          v_padded(round_up(c.v_width)), task_rows(greater(TASK_QUERIES / group, 1)) {}
+    static int64_t parts_of(int64_t heads) {
+        int64_t parts = (heads + SPLIT_QUERIES - 1) / SPLIT_QUERIES;
+        while (heads % parts) parts++;
+        return parts;
+    }
     int64_t rows(int64_t seq) const { return call.query_start[seq + 1] - call.query_start[seq]; }
-    int64_t tasks(int64_t seq) const { return (rows(seq) + task_rows - 1) / task_rows * call.kv_heads; }
+    int64_t tasks(int64_t seq) const { return (rows(seq) + task_rows - 1) / task_rows * call.kv_heads * parts; }
     int64_t low(int64_t position) const {
         return call.window > 0 && position >= call.window ? position - call.window + 1 : 0;
     }
@@ -55,9 +61,10 @@ struct Shape {
         int64_t seq = 0;
         while (index >= tasks(seq)) index -= tasks(seq++);
         Task t{};
-        const int64_t first = index / call.kv_heads * task_rows, length = call.seq_lens[seq];
+        const int64_t length = call.seq_lens[seq], first = index / (call.kv_heads * parts) * task_rows;
         t.seq = seq;
-        t.kv_head = index % call.kv_heads;
+        t.head = index % (call.kv_heads * parts) * group;
+        t.kv_head = t.head / (parts * group);
         t.rows = smaller(rows(seq) - first, task_rows);
         t.token = call.query_start[seq] + first;
         t.position = length - rows(seq) + first;
@@ -263,7 +270,7 @@ void attend_chunk(const Shape &shape, const Task &task, int64_t index, const flo
 // The queries of a task as float32 [rows * group, k_width].
 const float *load_queries(const Shape &shape, const Task &task) {
     const AttentionCall &c = shape.call;
-    const int64_t head = task.kv_head * shape.group, first = task.token * c.token_stride + head * c.head_stride;
+    const int64_t first = task.token * c.token_stride + task.head * c.head_stride;
     if (c.type == FLOAT32 && c.head_stride == c.k_width &&
         (task.rows == 1 || c.token_stride == shape.group * c.k_width))
         return static_cast<const float *>(c.q) + first;
@@ -281,7 +288,7 @@ const float *load_queries(const Shape &shape, const Task &task) {
 // Divides by the sum, adds the sink, and writes output and log-sum-exp of one query.
 void finish(const Shape &shape, const Task &task, int64_t query, State state, const float *values) {
     const AttentionCall &c = shape.call;
-    const int64_t head = task.kv_head * shape.group + query % shape.group,
+    const int64_t head = task.head + query % shape.group,
                   at = (task.token + query / shape.group) * c.heads + head;
     const int64_t position = task.position + query / shape.group;
     const bool seen = shape.low(position) < shape.high(position, c.seq_lens[task.seq]);

@@ -113,7 +113,7 @@ MIXED = ((1, 1), (5, 5), (1, 70), (3, 200), (17, 130), (0, 9), (64, 64))
 
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "width", "v_width"),
-    [(3, 3, 64, 64), (9, 3, 64, 64), (4, 1, 256, 256), (4, 2, 40, 24), (2, 1, 7, 5), (6, 1, 80, 96)],
+    [(3, 3, 64, 64), (9, 3, 64, 64), (4, 1, 256, 256), (4, 2, 40, 24), (2, 1, 7, 5), (6, 1, 80, 96), (72, 2, 48, 32)],
 )
 def test_attention_over_many_shapes(
     build: SimpleNamespace, heads: int, kv_heads: int, width: int, v_width: int
