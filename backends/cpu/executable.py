@@ -6,8 +6,10 @@ import ctypes
 import math
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import fields, replace
 from itertools import groupby
 from typing import Any
 
@@ -26,11 +28,12 @@ from xinheng.core.ir.types import StateType, WeightType
 
 from .._torch.handles import DTYPES
 from .commands import ENCODERS, TILE_PRODUCTS
-from .kernels import Library, TiledWeight, tiled
+from .kernels import Library, TiledWeight, by_group, tiled
 from .memory import Slabs
 from .program import ARENA, CODES, Command, Planner, Program, PythonStep, Unbounded
 
-TILE_KERNELS = frozenset({*TILE_PRODUCTS, "native_embedding_tiles"})
+TILE_LOOKUP = "native_embedding_tiles"
+TILE_KERNELS = frozenset({*TILE_PRODUCTS, "native_grouped_linear_int8", TILE_LOOKUP})
 """Kernels that read weights in tiles."""
 
 Segment = Callable[[list[Any], dict[str, int], Profile | None], None]
@@ -52,17 +55,23 @@ class CPUExecutable(KernelExecutable):
         self._slabs = Slabs()
         self._readers = _readers(graph, placement)
         try:
-            self.program = Planner(graph, placement, bounds, ENCODERS).plan()
-        except Unbounded:
+            program = Planner(graph, placement, bounds, ENCODERS).plan()
+        except Unbounded as error:
+            self._note(f"kernels run one by one: {error}")
             return
-        if not any(isinstance(step, Command) for step in self.program.steps):
-            self.program = None
+        if any(isinstance(step, Command) for step in program.steps):
+            self.program = program
+            for line in python_steps(program):
+                self._note(line)
+
+    def _note(self, text: str) -> None:
+        self.receipt = replace(self.receipt, notes=(*self.receipt.notes, text))
 
     def prepare(self, name: str, source: WeightSource | NDArray[Any]) -> Buffer:
         if not isinstance(source, WeightSource) or not self._tiled(name):
             return super().prepare(name, source)
         parameter_of(self.graph, name, source)
-        weight = tiled(self.library, source, self._slabs)
+        weight = tiled(self.library, by_group(source), self._slabs)
         layout, held = self.device.layout_of(weight)
         self.receipt = self.receipt.with_weight(source.type.scheme, layout, held, source.nbytes)
         return weight
@@ -70,7 +79,7 @@ class CPUExecutable(KernelExecutable):
     def _tiled(self, name: str) -> bool:
         """Whether the kernels that read a parameter want it in tiles; rows are looked up as well where they lie."""
         readers = self._readers.get(name)
-        return readers is not None and readers <= TILE_KERNELS and not TILE_PRODUCTS.keys().isdisjoint(readers)
+        return readers is not None and readers <= TILE_KERNELS and readers != {TILE_LOOKUP}
 
     def bind(self, buffers: Mapping[str, Buffer]) -> KernelBound:
         plain = super().bind(buffers)
@@ -104,12 +113,12 @@ class ProgramBound(KernelBound):
         self._slots[ARENA] = self._arena.data_ptr()
         self._sizes = (ctypes.c_int64 * max(program.size_count, 1))()
         self._failure = ctypes.c_int64()
+        self._tensors: dict[int, Any] = {}
         self._place(buffers)
         self._segments = [self._segment(list(steps), native) for native, steps in groupby(program.steps, _is_command)]
         self._sizes_of = _evaluator(program.sizes)
         self._inputs_at = [(v, program.slots.get(id(v))) for v in executable.graph.inputs]
         self._known: dict[tuple[int, ...], dict[str, int]] = {}
-        self._tensors: dict[int, Any] = {}
         produced = {id(value) for node in executable.graph.nodes for value in node.results}
         in_python = any(isinstance(step, PythonStep) for step in program.steps)
         self._mixed = in_python or any(id(value) not in produced for value in executable.graph.outputs.values())
@@ -134,7 +143,7 @@ class ProgramBound(KernelBound):
     def _pin(self, slot: int, tensor: torch.Tensor) -> None:
         tensor = tensor.contiguous()
         self._kept.append(tensor)
-        self._slots[slot] = tensor.data_ptr()
+        self._slots[slot], self._tensors[slot] = tensor.data_ptr(), tensor
 
     def _table(self, weight: Any) -> int:
         if isinstance(weight, TiledWeight):
@@ -145,10 +154,12 @@ class ProgramBound(KernelBound):
 
     def _place_state(self, value: Value, state: Any) -> None:
         assert isinstance(value.type, StateType)
-        for slot, part in zip(self._program.states[id(value)], (state.k, state.v), strict=True):
+        parts = [getattr(state, field.name) for field in fields(state)]
+        for slot, part in zip(self._program.states[id(value)], parts, strict=True):
             self._slots[slot] = part.data_ptr()
-        known = dict(zip(("blocks", "block_size"), state.k.shape[:2], strict=True))
-        for part, pages in enumerate((state.k, state.v)):
+        blocks, size = parts[0].shape[:2]
+        known = {"blocks": blocks, "block_size": size, "slots": blocks * size}
+        for part, pages in enumerate(parts):
             known |= {f"stride {part} {axis}": step for axis, step in enumerate(pages.stride())}
         for word, count in known.items():
             if (id(value), word) in self._program.state_sizes:
@@ -209,13 +220,12 @@ class ProgramBound(KernelBound):
     def _view(self, value: Value, sizes: Mapping[str, int]) -> Any:
         """A tensor of the arena, or a view of an input or of what a kernel in Python made."""
         place = self._program.places[id(value)]
-        shape = resolve(place.type.shape, sizes)
+        *shape, row = resolve((*place.type.shape, place.row), sizes)
         kind = DTYPES[place.type.dtype]
-        count = math.prod(shape)
-        if place.slot != ARENA:
-            first = place.offset // kind.itemsize
-            return self._tensors[place.slot].reshape(-1)[first : first + count].reshape(shape)
-        return self._arena[place.offset : place.offset + count * kind.itemsize].view(kind).reshape(shape)
+        memory = self._arena.view(kind) if place.slot == ARENA else self._tensors[place.slot].reshape(-1)
+        strides = [math.prod(shape[i + 1 : -1]) * row for i in range(len(shape) - 1)]
+        first = memory.storage_offset() + place.offset // kind.itemsize
+        return memory.as_strided(shape, (*strides, 1)[: len(shape)], first)
 
     def run(
         self,
@@ -230,6 +240,9 @@ class ProgramBound(KernelBound):
         frame = list(self._frame) if self._mixed else self._frame
         for value, slot in self._inputs_at:
             self._place_input(value, slot, given[value.name], frame)
+            if self._mixed and value.name in self._host:
+                told = given[value.name] if host is None else host.get(value.name, given[value.name])
+                frame[self._host[value.name]] = self._on_host(value.name, told)
         for index, count in zip(self._program.sizes.values(), self._sizes_of(sizes), strict=True):
             self._sizes[index] = count
         for segment in self._segments:
@@ -281,6 +294,16 @@ def _record(profile: Profile, commands: list[Command], stamps: NDArray[np.int64]
         node, code = command.node, CODES[command.code]
         span = Span(node.op.name, f"native {code}", str(node.results[0].type), shift + start / 1e9, (end - start) / 1e9)
         profile.spans.append(span)
+
+
+def python_steps(program: Program) -> list[str]:
+    """One line per kind of node that runs from Python between native calls, with how often and why."""
+    found = Counter(
+        (step.node.op.name, step.choice.kernel.name, step.reason)
+        for step in program.steps
+        if isinstance(step, PythonStep)
+    )
+    return [f"{op} ({kernel}) x{n} runs from Python: {reason}" for (op, kernel, reason), n in found.items()]
 
 
 def _is_command(step: Command | PythonStep) -> bool:

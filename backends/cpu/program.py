@@ -30,8 +30,14 @@ CODES = (
     "float_product",
     "elementwise",
     "gather_rows",
-    "copy_rows",
+    "copy",
     "argmax",
+    "gating",
+    "permute",
+    "unpermute",
+    "grouped",
+    "batched",
+    "latent_attention",
 )
 """Commands in the order of `RUNS` in csrc/program.cpp."""
 NUMBER, SIZE, ADDRESS = range(3)
@@ -83,11 +89,12 @@ class Command:
 
 @dataclass(slots=True)
 class PythonStep:
-    """A node that a Python kernel runs between native calls, and the slots its results get."""
+    """A node that a Python kernel runs between native calls, and why it is no command."""
 
     node: Node
     choice: Choice
     index: int
+    reason: str
 
 
 @dataclass(slots=True)
@@ -129,7 +136,7 @@ class Planner:
         self.program = Program()
         self.done: set[int] = set()
         self._free: list[tuple[int, int]] = []
-        self._held: dict[int, tuple[int, int]] = {}
+        self._held: dict[int, list[tuple[int, int]]] = {}
         self._root: dict[int, int] = {}
         self._state_root: dict[int, int] = {}
         self._uses = {id(node): choice for node, choice in zip(graph.nodes, placement, strict=True)}
@@ -258,14 +265,15 @@ class Planner:
     # ------------------------------------------------------------------------------------------------ inside
     def _step(self, index: int, node: Node, choice: Choice) -> None:
         encoder = self.encoders.get(choice.kernel.name)
-        before = len(self.program.steps)
+        before, reason = len(self.program.steps), "its kernel has no command"
         if encoder is not None:
             try:
                 encoder(self, node)
                 return
-            except NotPlannable:
+            except NotPlannable as error:
                 del self.program.steps[before:]
-        self.program.steps.append(PythonStep(node, choice, index))
+                reason = str(error)
+        self.program.steps.append(PythonStep(node, choice, index, reason))
         for value in node.results:
             if isinstance(value.type, TensorType):
                 self.program.places.pop(id(value), None)
@@ -315,23 +323,20 @@ class Planner:
         else:
             start = self.program.arena
             self.program.arena += size
-        self._held[root] = (start, size)
+        self._held.setdefault(root, []).append((start, size))
         return start
 
     def _release(self, root: int) -> None:
-        held = self._held.pop(root, None)
-        if held is None:
-            return
-        start, size = held
-        for hole in list(self._free):
-            if hole[0] + hole[1] == start or start + size == hole[0]:
-                self._free.remove(hole)
-                start, size = min(start, hole[0]), size + hole[1]
-        self._free.append((start, size))
+        for start, size in self._held.pop(root, []):
+            for hole in list(self._free):
+                if hole[0] + hole[1] == start or start + size == hole[0]:
+                    self._free.remove(hole)
+                    start, size = min(start, hole[0]), size + hole[1]
+            self._free.append((start, size))
 
 
-VIEWS = frozenset({"reshape"})
-"""Ops whose results lie where their operand lies."""
+VIEWS = frozenset({"reshape", "split", "slice"})
+"""Ops whose results may lie where their operand lies."""
 
 
 def code_of(kind: DType) -> int:

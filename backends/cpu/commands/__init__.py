@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import attention, elementwise, linear, norm, selection  # noqa: F401  (they enter their encoders)
+from . import attention, elementwise, latent, linear, moe, norm, selection, views  # noqa: F401  (they enter their encoders)
 from .encoder import ENCODERS
 from .linear import TILE_PRODUCTS
 

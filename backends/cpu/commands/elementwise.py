@@ -10,15 +10,19 @@ from xinheng.core.ir.graph import Node, Value
 from ..kernels.pointwise import FUNCTIONS, strides_of
 from ..program import Argument, Encoder, NotPlannable, Planner, code_of
 from .encoder import encodes, matrix_of, operands_of, product_of
+from .views import contiguous
 
 
 @encodes("torch_reshape")
 def reshape(plan: Planner, node: Node) -> None:
     (x,) = operands_of(node, "x")
-    place = plan.place(x)
-    if not place.contiguous:
-        raise NotPlannable("reshape of a view")
-    plan.alias(node.results[0], x)
+    result, place = node.results[0], plan.place(x)
+    if place.contiguous:
+        plan.alias(result, x)
+    elif result.shape[-1:] == x.shape[-1:]:
+        plan.alias(result, x, row=place.row)
+    else:
+        contiguous(plan, node, x, result)
 
 
 def _gated(plan: Planner, node: Node, function: int) -> None:

@@ -42,14 +42,15 @@ def add_rms_norm(plan: Planner, node: Node) -> None:
 def rotary(plan: Planner, node: Node) -> None:
     x, cos, sin = operands_of(node, "x", "cos", "sin")
     tokens, heads, width = x.shape
-    if not plan.place(x).contiguous or not plan.place(cos).contiguous or not plan.place(sin).contiguous:
-        raise NotPlannable("rotary_embedding of a view")
+    if not plan.place(cos).contiguous or not plan.place(sin).contiguous:
+        raise NotPlannable("rotary_embedding with tables that are views")
+    row = plan.place(x).row
     plan.command(
         "rotary",
         node,
         plan.address(x),
         plan.type_code(x),
-        *map(plan.number, (tokens, heads, heads * width, width, width)),
+        *map(plan.number, (tokens, heads, heads * row, row, width)),
         plan.address(cos),
         plan.address(sin),
         plan.number(cos.shape[1]),

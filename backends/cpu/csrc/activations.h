@@ -9,6 +9,12 @@ struct Activations {
     const int32_t *sums;   // [tokens, k / 32]: sums of the codes of a block
     const int32_t *halves; // [tokens, k / 16]: sums of sixteen codes
     int64_t tokens, k;
+
+    // Rows first .. first + count - 1.
+    Activations rows(int64_t first, int64_t count) const {
+        const int64_t at = first * (k / 32);
+        return {codes + first * k, scales + at, weighted + at, sums + at, halves + 2 * at, count, k};
+    }
 };
 
 // Quantises rows of k values of type `type` that are `stride` values apart into this thread's scratch, where they stay

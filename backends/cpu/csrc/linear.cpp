@@ -2,8 +2,8 @@
 // ascending k (lane l takes k = l, l + 16, ...) added by the tree of `sum`, whatever the number of tokens, the split
 // of the rows or the threads. Few tokens: blocks are decoded and multiplied in registers; more tokens share a panel of
 // decoded rows.
+#include "linear.h"
 #include "threads.h"
-#include "weights.h"
 
 namespace {
 
@@ -215,18 +215,14 @@ template <class T> void convert_rows(const T *x, int64_t stride, int64_t tokens,
 
 } // namespace
 
-// x [tokens, k] of x_type with x_stride values from row to row; y [tokens, rows] of x_type, contiguous; bias [rows]
-// of bias_type or null. The parts hold `rows` rows together. Returns 0, or -1 for an unknown type or scheme.
-extern "C" __attribute__((visibility("default"))) int32_t xh_linear(const void *x, int32_t x_type, int64_t tokens,
-                                                                    int64_t k, int64_t x_stride, const Part *parts,
-                                                                    int32_t part_count, const void *bias,
-                                                                    int32_t bias_type, void *y) {
+int32_t multiply_weight(const void *x, int32_t x_type, int64_t tokens, int64_t k, int64_t x_stride, const Part *parts,
+                        int32_t part_count, const void *bias, int32_t bias_type, void *y, int64_t y_stride) {
     int64_t rows = 0;
     for (int32_t p = 0; p < part_count; p++) {
         if (!with_scheme(parts[p].scheme, [](auto) {})) return -1;
         rows += parts[p].rows;
     }
-    const Output out{y, bias, rows, x_type, bias_type};
+    const Output out{y, bias, y_stride, x_type, bias_type};
     const int64_t padded = (k + 15) / 16 * 16;
     if (x_type == FLOAT32 && padded == k) {
         multiply_block(parts, part_count, {static_cast<const float *>(x), x_stride, tokens, k, padded}, 0, rows, out);
@@ -244,4 +240,14 @@ extern "C" __attribute__((visibility("default"))) int32_t xh_linear(const void *
         if (known) multiply_block(parts, part_count, {wide, padded, count, k, padded}, t, rows, out);
     }
     return known ? 0 : -1;
+}
+
+// As `multiply_weight`, with y [tokens, rows] contiguous.
+extern "C" __attribute__((visibility("default"))) int32_t xh_linear(const void *x, int32_t x_type, int64_t tokens,
+                                                                    int64_t k, int64_t x_stride, const Part *parts,
+                                                                    int32_t part_count, const void *bias,
+                                                                    int32_t bias_type, void *y) {
+    int64_t rows = 0;
+    for (int32_t p = 0; p < part_count; p++) rows += parts[p].rows;
+    return multiply_weight(x, x_type, tokens, k, x_stride, parts, part_count, bias, bias_type, y, rows);
 }

@@ -1,8 +1,13 @@
 // A program: commands that run one after another in a single call, each a kernel of this library. Where data lies and
 // how large it is comes from two tables that the caller fills for each run: `slots` of addresses and `sizes`.
 #include "attention.h"
+#include "batched.h"
 #include "command.h"
+#include "copy.h"
 #include "float_product.h"
+#include "latent.h"
+#include "moe_product.h"
+#include "moe_router.h"
 #include "pointwise.h"
 #include "threads.h"
 #include "tile_product.h"
@@ -157,23 +162,32 @@ int64_t gather_rows(Arguments a) {
     return 0;
 }
 
-// y [rows, bytes] = rows of x that lie `stride` bytes apart.
-int64_t copy_rows(Arguments a) {
-    const int64_t rows = a.number(1), stride = a.number(2), bytes = a.number(3);
-    for (int64_t r = 0; r < rows; r++)
-        std::memcpy(a.at<char>(4) + r * bytes, a.at<char>(0) + r * stride, static_cast<size_t>(bytes));
-    return 0;
-}
-
 int64_t argmax(Arguments a) {
     xh_argmax(a.at<float>(0), a.number(1), a.number(2), a.number(3), a.at<int32_t>(4));
     return 0;
 }
 
 typedef int64_t (*Run)(Arguments);
-constexpr Run RUNS[] = {norm,      rotary,    gated,        write_cache, attention,   linear,
-                        embedding, tile_rows, tile_product, float_product, elementwise, gather_rows, copy_rows,
-                        argmax};
+constexpr Run RUNS[] = {norm,
+                        rotary,
+                        gated,
+                        write_cache,
+                        attention,
+                        linear,
+                        embedding,
+                        tile_rows,
+                        tile_product,
+                        float_product,
+                        elementwise,
+                        gather_rows,
+                        copy_command,
+                        argmax,
+                        gating_command,
+                        permute_command,
+                        unpermute_command,
+                        experts_command,
+                        batched_command,
+                        latent_command};
 
 } // namespace
 

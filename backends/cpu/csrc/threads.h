@@ -23,7 +23,18 @@ int64_t nanoseconds_now();
 int thread_count();
 
 // At least `bytes` bytes, 64-byte aligned, owned by the calling thread and valid until its next call for this slot.
-enum Slot { SLOT_INPUT, SLOT_PANEL, SLOT_KEYS, SLOT_VALUES, SLOT_SCORES, SLOT_PARTIAL, SLOT_STATE, SLOT_CODES, SLOTS };
+enum Slot {
+    SLOT_INPUT,
+    SLOT_PANEL,
+    SLOT_KEYS,
+    SLOT_VALUES,
+    SLOT_SCORES,
+    SLOT_PARTIAL,
+    SLOT_STATE,
+    SLOT_CODES,
+    SLOT_EXPERTS,
+    SLOTS
+};
 void *scratch(Slot slot, size_t bytes);
 
 template <class T> static inline T *scratch_of(Slot slot, int64_t count) {

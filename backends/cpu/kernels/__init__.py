@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .library import Library
+from .moe import by_group
 from .native import register_native
 from .threads import available_threads
 from .tiles import TiledWeight, tileable, tiled
@@ -12,6 +13,7 @@ __all__ = [
     "Library",
     "TiledWeight",
     "available_threads",
+    "by_group",
     "register_native",
     "register_unsigned",
     "tileable",

@@ -41,6 +41,12 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "xh_tile_rows": (_LONG, (_POINTER, _INT, _LONG, _POINTER, _INT, _INT, _POINTER)),
     "xh_argmax": (None, (_POINTER, _LONG, _LONG, _LONG, _POINTER)),
     "xh_pointwise": (_INT, (_INT, _LONG, _LONG, *(_POINTER, _LONG, _LONG, _INT) * 2, _INT, _POINTER)),
+    "xh_moe_gating": (_LONG, (_TEXT,)),
+    "xh_moe_permute": (_LONG, (_POINTER, _LONG, _LONG, _POINTER, *[_LONG] * 3, *[_POINTER] * 3)),
+    "xh_moe_unpermute": (_LONG, (_POINTER, _INT, _POINTER, _POINTER, *[_LONG] * 3, _POINTER)),
+    "xh_grouped_linear": (_LONG, (_POINTER, _INT, *[_LONG] * 3, _POINTER, _LONG, _LONG, _POINTER, _INT, _POINTER)),
+    "xh_batched_linear": (_LONG, (_TEXT,)),
+    "xh_latent_attention": (_LONG, (_TEXT,)),
     "xh_run": (_LONG, (_POINTER, _LONG, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
 }
 
@@ -68,6 +74,12 @@ class Library:
     tile_rows: Callable[..., int]
     argmax: Callable[..., None]
     pointwise: Callable[..., int]
+    moe_gating: Callable[[bytes], int]
+    moe_permute: Callable[..., int]
+    moe_unpermute: Callable[..., int]
+    grouped_linear: Callable[..., int]
+    batched_linear: Callable[[bytes], int]
+    latent_attention: Callable[[bytes], int]
     run: Callable[..., int]
 
     def __init__(self, loaded: ctypes.CDLL) -> None:

@@ -35,13 +35,3 @@ def linear_kernel(library: Library) -> Callable[..., torch.Tensor]:
         return out
 
     return linear
-
-
-def batched_linear_kernel(library: Library) -> Callable[..., torch.Tensor]:
-    """The kernel of `batched_linear` with weights as stored: each head through `linear`."""
-    run = linear_kernel(library)
-
-    def batched_linear(x: torch.Tensor, weight: Any) -> torch.Tensor:
-        return torch.stack([run(x[:, head], group) for head, group in enumerate(weight.groups)], dim=1)
-
-    return batched_linear

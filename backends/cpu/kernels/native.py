@@ -19,8 +19,10 @@ from .attention import paged_attention_kernel, write_cache_kernel
 from .embedding import dequantize_kernel, embedding_kernel
 from .expanded import NativeMatmul, expanded_batched_linear_kernel, expanded_linear_kernel
 from .float_product import float_product_kernel
+from .latent import batched_linear_kernel, mla_attention_kernel, write_latent_cache_kernel
 from .library import Library
-from .linear import batched_linear_kernel, linear_kernel
+from .linear import linear_kernel
+from .moe import gating_kernel, grouped_kernel, permute_kernel, unpermute_kernel
 from .norm import add_rms_norm_kernel, rms_norm_kernel
 from .pointwise import FUNCTIONS, pointwise_condition, pointwise_kernel, rows_condition, rows_kernel
 from .rotary import rotary_kernel
@@ -40,13 +42,18 @@ def native_kernels(library: Library) -> list[tuple[str, Callable[..., Any], str]
         "dequantize": dequantize_kernel(library),
         "rms_norm": rms_norm_kernel(library),
         "add_rms_norm": add_rms_norm_kernel(library),
-        "grouped_linear": grouped_linear_kernel(linear_kernel(library)),
+        "grouped_linear": grouped_kernel(library),
         "batched_linear": batched_linear_kernel(library),
         "rotary_embedding": rotary_kernel(library),
         "silu_and_mul": silu_kernel(library),
         "gelu_and_mul": gelu_kernel(library),
         "write_cache": write_cache_kernel(library),
         "paged_attention": paged_attention_kernel(library),
+        "write_latent_cache": write_latent_cache_kernel(library),
+        "mla_attention": mla_attention_kernel(library),
+        "moe_gating_topk": gating_kernel(library),
+        "moe_permute": permute_kernel(library),
+        "moe_unpermute": unpermute_kernel(library),
     }
     return [(op, function, f"native_{op}") for op, function in made.items()]
 
@@ -135,11 +142,13 @@ def _register_tiles(registry: KernelRegistry, library: Library, priority: int) -
 def _register_fast_tiles(registry: KernelRegistry, library: Library, priority: int) -> None:
     """Products of tiles with rounded activations."""
     when: Callable[[Node], bool | str]
-    for kernel, name, when in (
-        (tile_linear_kernel(library), "native_linear_int8", partial(_tiles_hold, library, floats=False)),
-        (float_product_kernel(library, rounded=True), "native_linear_bf16", _gains_from_rounding),
+    integers = partial(_tiles_hold, library, floats=False)
+    for op, kernel, name, when in (
+        (ops.linear, tile_linear_kernel(library), "native_linear_int8", integers),
+        (ops.grouped_linear, grouped_kernel(library), "native_grouped_linear_int8", integers),
+        (ops.linear, float_product_kernel(library, rounded=True), "native_linear_bf16", _gains_from_rounding),
     ):
-        registry.register(ops.linear, dtypes=FLOATS, when=when, name=name, priority=priority)(kernel)
+        registry.register(op, dtypes=FLOATS, when=when, name=name, priority=priority)(kernel)
 
 
 def _tiles_hold(library: Library, node: Node, *, floats: bool) -> bool | str:
