@@ -302,7 +302,7 @@ class Planner:
         count = 1
         for dim in kind.shape:
             count *= self._bound(dim)
-        return max(count * kind.dtype.bits // 8, 1)
+        return max(count * value_bytes(kind.dtype), 1)
 
     def _bound(self, dim: Dim) -> int:
         if not isinstance(dim, Expr):
@@ -337,6 +337,11 @@ class Planner:
 
 VIEWS = frozenset({"reshape", "split", "slice"})
 """Ops whose results may lie where their operand lies."""
+
+
+def value_bytes(kind: DType) -> int:
+    """Bytes of an element in the memory of this device; a bool takes one."""
+    return -(-kind.bits // 8)
 
 
 def code_of(kind: DType) -> int:

@@ -7,7 +7,7 @@ from itertools import accumulate
 from xinheng.core.ir.dim import Dim
 from xinheng.core.ir.graph import Node, Value
 
-from ..program import Argument, NotPlannable, Planner
+from ..program import Argument, NotPlannable, Planner, value_bytes
 from .encoder import encodes, operands_of, product_of
 
 AXES = 4
@@ -40,7 +40,7 @@ def slice_(plan: Planner, node: Node) -> None:
 
 def _piece(plan: Planner, node: Node, x: Value, piece: Value, axis: int, start: Dim) -> None:
     """A run of an axis: of the first and the last one it is a view, of others a copy."""
-    size, row = x.dtype.bits // 8, plan.place(x).row
+    size, row = value_bytes(x.dtype), plan.place(x).row
     inner: Dim = 1 if axis == len(x.shape) - 1 else product_of(x.shape[axis + 1 : -1]) * row
     offset = start * inner * size
     if not isinstance(offset, int):
@@ -57,7 +57,7 @@ def _piece(plan: Planner, node: Node, x: Value, piece: Value, axis: int, start: 
 
 @encodes("torch_concat")
 def concat(plan: Planner, node: Node) -> None:
-    result, size = node.results[0], node.results[0].dtype.bits // 8
+    result, size = node.results[0], value_bytes(node.results[0].dtype)
     axis = node.attributes["axis"] % len(result.shape)
     outer, to = product_of(result.shape[:axis]), plan.result(result)
     stride, offset = product_of(result.shape[axis:]) * size, 0
@@ -84,7 +84,7 @@ def concat(plan: Planner, node: Node) -> None:
 @encodes("torch_permute")
 def permute(plan: Planner, node: Node) -> None:
     (x,) = operands_of(node, "x")
-    axes, result, size = node.attributes["axes"], node.results[0], x.dtype.bits // 8
+    axes, result, size = node.attributes["axes"], node.results[0], value_bytes(x.dtype)
     row = plan.place(x).row
     steps = [product_of(x.shape[i + 1 : -1]) * row if i + 1 < len(x.shape) else 1 for i in range(len(x.shape))]
     moved = [
@@ -98,7 +98,7 @@ def permute(plan: Planner, node: Node) -> None:
 
 def contiguous(plan: Planner, node: Node, x: Value, result: Value) -> None:
     """A result that is the rows of a view one behind the other."""
-    size = x.dtype.bits // 8
+    size = value_bytes(x.dtype)
     run, rows = x.shape[-1] * size, product_of(x.shape[:-1])
     copy(plan, node, plan.address(x), plan.result(result), [(rows, plan.place(x).row * size, run)], run)
 
