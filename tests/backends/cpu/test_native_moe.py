@@ -45,7 +45,7 @@ def test_experts_are_those_of_the_reference(
 ) -> None:
     logits = normal(rng, 33, 64, kind=kind)
     bias = normal(rng, 64) / 4 if biased else None
-    known = {
+    known: dict[str, Any] = {
         "score": "softmax",
         "renormalise": True,
         "scale": 1.0,
