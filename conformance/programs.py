@@ -19,7 +19,7 @@ import numpy as np
 from xinheng.core.errors import DeviceError, nearest
 from xinheng.core.ir import DType, WeightType, numeric
 from xinheng.core.ir.dtype import bfloat16, float16, int8
-from xinheng.core.ops import OPSET, dynamic_quant
+from xinheng.core.ops import OPSET, dynamic_quant, grouped_linear, moe_permute, moe_unpermute, silu_and_mul
 from xinheng.core.schemes import scheme
 
 from .bounds import Rules
@@ -105,14 +105,29 @@ def _rounding(op: str) -> dict[str, Program]:
     return {"+".join(some): Program("; ".join(POINTS[p] for p in some), frozenset(some)) for some in chosen}
 
 
-def _eight_bit(op: str, scale: DType | None, x: Any, *operands: Any, **attributes: Any) -> Any:
-    """The op on activations that are codes of eight bits, with a scale for each run of `BLOCK` of them."""
+def _coded(x: Any, scale: DType | None = None) -> Any:
+    """Activations as codes of eight bits, with a scale for each run of `BLOCK` of them."""
     columns = x.shape[-1]
     rest = np.zeros((*x.shape[:-1], -columns % BLOCK))
     rows = np.reshape(np.concatenate([x, rest], axis=-1), (*x.shape[:-1], -1, BLOCK))
     codes, d = dynamic_quant.reference(rows, dtype=int8)
     coded = np.reshape(codes * numeric.store(d, scale), (*x.shape[:-1], columns + rest.shape[-1]))
-    return OPSET[op].reference(coded[..., :columns], *operands, **attributes)
+    return coded[..., :columns]
+
+
+def _eight_bit(op: str, scale: DType | None, x: Any, *operands: Any, **attributes: Any) -> Any:
+    """The op on activations that are codes of eight bits."""
+    return OPSET[op].reference(_coded(x, scale), *operands, **attributes)
+
+
+def _eight_bit_experts(x: Any, weights: Any, experts: Any, gate: Any, up: Any, down: Any) -> Any:
+    """`fused_moe` whose three products read activations as codes of eight bits."""
+    rows, order, counts = moe_permute.reference(x, experts, num_experts=gate.shape[0])
+    given = _coded(rows)
+    gated, lifted = (numeric.point(grouped_linear.reference(given, w, counts), "products") for w in (gate, up))
+    inner = numeric.point(silu_and_mul.reference(gated, lifted), "inner")
+    outer = numeric.point(grouped_linear.reference(_coded(inner), down, counts), "outer")
+    return moe_unpermute.reference(outer, order, weights)
 
 
 def _bfloat16(op: str, x: Any, *operands: Any, **attributes: Any) -> Any:
@@ -144,6 +159,13 @@ _INSTEAD: dict[str, dict[str, Program]] = {
         ),
     }
     for op in ("linear", "batched_linear", "grouped_linear", "matmul_all_reduce")
+}
+_STORED = ("products", "inner", "outer")
+_INSTEAD["fused_moe"] = {
+    "int8-activations": Program(_EIGHT_BIT, function=_eight_bit_experts, declared=True),
+    "int8-activations+products+inner+outer": Program(
+        "; ".join((_EIGHT_BIT, *(POINTS[p] for p in _STORED))), frozenset(_STORED), _eight_bit_experts, declared=True
+    ),
 }
 _INSTEAD["layer_norm"] = {
     "one-pass-variance": Program("the variance is mean(x^2) - mean(x)^2", function=_one_pass, declared=True)

@@ -34,8 +34,15 @@ from .processor import processor_name
 
 ARITHMETIC = Arithmetic(ANY_ORDER, determinism="D4")
 """float32 or wider; an element is added up in one order, whatever the batch and the threads."""
-FAST = replace(ARITHMETIC, programs={"linear": ("int8-activations", "bfloat16-activations")})
-"""With numerics `fast`: the same, where activations are not rounded."""
+FAST = replace(
+    ARITHMETIC,
+    programs={
+        "linear": ("int8-activations", "bfloat16-activations"),
+        "grouped_linear": ("int8-activations",),
+        "fused_moe": ("int8-activations", "int8-activations+products+inner+outer"),
+    },
+)
+"""In fast mode, products with weights in tiles round their activations."""
 TORCH_ONLY = Arithmetic(ANY_ORDER, determinism="D2")
 """Without the native kernels: libraries below torch choose the order by the size of a product."""
 
