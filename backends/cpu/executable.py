@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from xinheng.core.errors import DeviceError
+from xinheng.core.errors import DeviceError, XinhengError
 from xinheng.core.hal import Buffer, Event, KernelExecutable, Placement, Profile, Span, WeightSource
 from xinheng.core.hal.executable import KernelBound
 from xinheng.core.hal.graph_executable import check_bounds, check_dtype, parameter_of
@@ -206,12 +206,17 @@ class ProgramBound(KernelBound):
                     if value is not None:
                         frame[self._cpu.slot(value)] = self._found(value, frame, sizes)
                 watch = profile.step(step.node, step.choice.kernel.name, self._cpu.device) if profile else nullcontext()
-                with watch:
-                    call(frame, sizes)
+                try:
+                    with watch:
+                        call(frame, sizes)
+                except XinhengError:
+                    raise
+                except Exception as error:
+                    raise step.choice.failed(step.node, error) from error
                 for value in step.node.results:
-                    slot = self._program.slots.get(id(value))
-                    if slot is not None:
-                        made = frame[self._cpu.slot(value)].contiguous()
+                    slot, made = self._program.slots.get(id(value)), frame[self._cpu.slot(value)]
+                    if slot is not None and made is not None:  # what nobody reads is gone already
+                        made = made.contiguous()
                         frame[self._cpu.slot(value)] = made
                         self._slots[slot], self._tensors[slot] = made.data_ptr(), made
 

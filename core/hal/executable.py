@@ -33,6 +33,11 @@ class Choice:
     device: Device
     refusals: tuple[Refusal, ...] = ()
 
+    def failed(self, node: Node, error: Exception) -> DeviceError:
+        """The error of a node whose kernel raised `error`."""
+        where = f"{self.device.spec}: kernel {self.kernel.name!r} of {node.op.name}"
+        return DeviceError(f"{where} failed to compute {node.results[0].type}: {error}")
+
 
 Placement = Sequence[Choice]
 """One choice per node of a graph, in order."""
@@ -254,8 +259,7 @@ class KernelBound:
             except XinhengError:
                 raise
             except Exception as error:
-                where = f"{choice.device.spec}: kernel {choice.kernel.name!r} of {node.op.name}"
-                raise DeviceError(f"{where} failed to compute {node.results[0].type}: {error}") from error
+                raise choice.failed(node, error) from error
             waiting = waiting and check_sizes(waiting, sizes)
         if waiting:
             raise GraphError(f"{waiting[0].reason}: no input and no op tells {waiting[0].left} or {waiting[0].right}")

@@ -56,6 +56,8 @@ def pointwise_condition(node: Node) -> bool | str:
     for value in _values(node):
         if value.dtype not in FLOATS and not (node.op.name == "cast" and value.dtype is int32):
             return f"reads no {value.dtype}"
+        if value.dtype is int32 and result.dtype is not float32:
+            return f"rounds int32 to float32 before it would round to {result.dtype}"
         if strides_of(value.shape, result.shape) is None:
             return f"does not broadcast {value.type} to {result}"
     return True
