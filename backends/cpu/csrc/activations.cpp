@@ -3,8 +3,15 @@
 #include "codes.h"
 #include "threads.h"
 #include <cmath>
+#include <cstring>
 
 namespace {
+
+float from_bits(uint32_t bits) {
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
 
 #if defined(LANES_AVX512)
 
@@ -21,7 +28,9 @@ INLINE void round_block(const Lanes *x, float inverse, int8_t *codes, int32_t *h
 }
 
 INLINE float largest_of(const Lanes *x) {
-    return _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(x[0].v[0]), _mm512_abs_ps(x[1].v[0])));
+    // as integers magnitudes have the order that they have as numbers, and NaN is the largest
+    const __m512i a = _mm512_castps_si512(_mm512_abs_ps(x[0].v[0])), b = _mm512_castps_si512(_mm512_abs_ps(x[1].v[0]));
+    return from_bits(_mm512_reduce_max_epu32(_mm512_max_epu32(a, b)));
 }
 
 #else
@@ -42,19 +51,19 @@ void round_block(const Lanes *given, float inverse, int8_t *codes, int32_t *halv
 }
 
 float largest_of(const Lanes *given) {
-    float x[32], top[16];
+    // as integers magnitudes have the order that they have as numbers, and NaN is the largest
+    float x[32];
     store(x, given[0]);
     store(x + 16, given[1]);
-    for (int i = 0; i < 16; i++) {
-        const float a = std::fabs(x[i]), b = std::fabs(x[16 + i]);
-        top[i] = a > b ? a : b;
-    }
-    for (int half = 8; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) top[i] = top[i] > top[i + half] ? top[i] : top[i + half];
-    return top[0];
+    uint32_t bits[32], top = 0;
+    std::memcpy(bits, x, sizeof bits);
+    for (int i = 0; i < 32; i++) top = (bits[i] & 0x7fffffff) > top ? bits[i] & 0x7fffffff : top;
+    return from_bits(top);
 }
 
 #endif
+
+constexpr float SMALLEST = 0x1p-126f; // the smallest normal number
 
 template <class T> void quantise_row(const T *x, int64_t k, int64_t row, const Activations &a) {
     const int64_t blocks = k / 32;
@@ -64,12 +73,14 @@ template <class T> void quantise_row(const T *x, int64_t k, int64_t row, const A
     int32_t *sums = const_cast<int32_t *>(a.sums) + row * blocks;
     int32_t *halves = const_cast<int32_t *>(a.halves) + row * blocks * 2;
     for (int64_t b = 0; b < blocks; b++) {
-        const Lanes wide[2] = {load(x + 32 * b), load(x + 32 * b + 16)};
-        const float d = largest_of(wide) / 127.0f;
-        round_block(wide, d > 0 ? 1.0f / d : 0.0f, codes + 32 * b, halves + 2 * b);
-        scales[b] = d;
+        Lanes wide[2] = {load(x + 32 * b), load(x + 32 * b + 16)};
+        const float top = largest_of(wide), d = top / 127.0f;
+        if (d < SMALLEST && d > 0) // 1 / d may be too large: both are made larger, which is exact
+            for (Lanes &v : wide) v = multiply(v, broadcast(0x1p64f));
+        round_block(wide, d >= SMALLEST ? 1.0f / d : d > 0 ? 1.0f / (d * 0x1p64f) : 0.0f, codes + 32 * b, halves + 2 * b);
+        scales[b] = d + (top - top); // NaN if a number of the block is not finite, which codes cannot tell
         sums[b] = halves[2 * b] + halves[2 * b + 1];
-        weighted[b] = d * static_cast<float>(sums[b]);
+        weighted[b] = scales[b] * static_cast<float>(sums[b]);
     }
 }
 

@@ -54,7 +54,7 @@ UNROLL_8
         const Lanes d = broadcast(x.scales[blocks[t]]);
 UNROLL_2
         for (int part = 0; part < F::parts; part++)
-            totals[t] = fma(to_lanes(sums[t][part]), multiply(scales.scale[part], d), totals[t]);
+            totals[t] = fma(multiply(to_lanes(sums[t][part]), scales.scale[part]), d, totals[t]);
         if (F::minimum) totals[t] = fma(scales.minimum, broadcast(x.weighted[blocks[t]]), totals[t]);
     }
 }
@@ -181,7 +181,7 @@ UNROLL_8
                 const Lanes d = broadcast(x.scales[(token + t) * blocks + first + b]);
 UNROLL_2
                 for (int n = 0; n < 2; n++)
-                    total[n][t] = fma(to_lanes(sums[n][t]), multiply(scale[n], d), total[n][t]);
+                    total[n][t] = fma(multiply(to_lanes(sums[n][t]), scale[n]), d, total[n][t]);
             }
         }
         if (F::minimum) {
