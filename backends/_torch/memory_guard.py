@@ -66,7 +66,7 @@ class TorchRegion(Region):
         return self._bytes[:BAND].equal(self._clean), self._bytes[-BAND:].equal(self._clean)
 
 
-class TorchGuard(RegionGuard[TorchRegion]):
+class TorchGuard(RegionGuard[Region]):
     """Moves new tensors of a device into regions while it is entered."""
 
     def __init__(self, device: TorchDevice) -> None:
@@ -78,7 +78,9 @@ class TorchGuard(RegionGuard[TorchRegion]):
         if tensor.dtype not in NAMES or tensor.device.type != self._device.device.type:
             return tensor
         with _disable_current_modes():
-            return self.kept(TorchRegion(tensor, filled)).tensor
+            region = TorchRegion(tensor, filled)
+            self.kept(region)
+            return region.tensor
 
     def __enter__(self) -> Self:
         super().__enter__()

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from xinheng.core.errors import DeviceError, XinhengError
-from xinheng.core.hal import Buffer, Event, KernelExecutable, Placement, Profile, Span, WeightSource
+from xinheng.core.hal import BAND, Buffer, Event, KernelExecutable, Placement, Profile, Span, WeightSource
 from xinheng.core.hal.executable import KernelBound
 from xinheng.core.hal.graph_executable import check_bounds, check_dtype, parameter_of
 from xinheng.core.ir.dim import Dim, Expr
@@ -28,6 +28,7 @@ from xinheng.core.ir.types import StateType, WeightType
 
 from .._torch.handles import DTYPES
 from .commands import ENCODERS, TILE_PRODUCTS
+from .guarded import Room
 from .kernels import Library, TiledWeight, by_group, tiled
 from .memory import Slabs
 from .program import ARENA, CODES, Command, Planner, Program, PythonStep, Unbounded
@@ -55,7 +56,8 @@ class CPUExecutable(KernelExecutable):
         self._slabs = Slabs()
         self._readers = _readers(graph, placement)
         try:
-            program = Planner(graph, placement, bounds, ENCODERS).plan()
+            apart = 0 if self.guard is None else BAND
+            program = Planner(graph, placement, bounds, ENCODERS, apart).plan()
         except Unbounded as error:
             self._note(f"kernels run one by one: {error}")
             return
@@ -66,6 +68,11 @@ class CPUExecutable(KernelExecutable):
 
     def _note(self, text: str) -> None:
         self.receipt = replace(self.receipt, notes=(*self.receipt.notes, text))
+
+    @property
+    def guard(self) -> Any:
+        """The guard that watches the device now."""
+        return getattr(self.device, "guard", None)
 
     def prepare(self, name: str, source: WeightSource | NDArray[Any]) -> Buffer:
         if not isinstance(source, WeightSource) or not self._tiled(name):
@@ -109,6 +116,9 @@ class ProgramBound(KernelBound):
         self._arena = torch.from_numpy(np.zeros(program.arena + 64, np.uint8))
         start = -self._arena.data_ptr() % 64
         self._arena = self._arena[start : start + program.arena]
+        guard = executable.guard
+        for offset, size, kind in program.rooms if guard is not None else ():
+            guard.kept(Room(self._arena, offset, size, kind))
         self._slots = (ctypes.c_int64 * program.slot_count)()
         self._slots[ARENA] = self._arena.data_ptr()
         self._sizes = (ctypes.c_int64 * max(program.size_count, 1))()

@@ -117,6 +117,8 @@ class Program:
     """By the identity of a state and a word, the index of a size that its memory tells."""
     weights: dict[int, int] = field(default_factory=dict)
     """By the identity of a weight, the slot of its table of parts."""
+    rooms: list[tuple[int, int, TensorType]] = field(default_factory=list)
+    """Offset, bytes and type of the results in the arena, if these lie apart."""
     slot_count: int = ARENA + 1
     size_count: int = 0
 
@@ -126,12 +128,20 @@ Encoder = Callable[["Planner", Node], None]
 
 
 class Planner:
-    """Walks over a graph once, hands out memory by lifetime, and lets encoders write commands."""
+    """Walks over a graph once, hands out memory by lifetime, and lets encoders write commands.
+
+    With `apart`, a multiple of `ALIGNMENT`, so many bytes around each result stay free and no memory is used twice.
+    """
 
     def __init__(
-        self, graph: Graph, placement: Sequence[Choice], bounds: Mapping[str, int], encoders: Mapping[str, Encoder]
+        self,
+        graph: Graph,
+        placement: Sequence[Choice],
+        bounds: Mapping[str, int],
+        encoders: Mapping[str, Encoder],
+        apart: int = 0,
     ) -> None:
-        self.graph, self.placement, self.encoders = graph, placement, encoders
+        self.graph, self.placement, self.encoders, self._apart = graph, placement, encoders, apart
         self.limits = {**{n: s.maximum for n, s in graph.symbols().items() if s.maximum is not None}, **bounds}
         self.program = Program()
         self.done: set[int] = set()
@@ -238,7 +248,10 @@ class Planner:
     def result(self, value: Value) -> Argument:
         """Room for a contiguous result, and its address."""
         if id(value) not in self.program.places:
-            offset = self._allocate(self._root.get(id(value), id(value)), self._bytes(value.tensor))
+            size = self._bytes(value.tensor)
+            offset = self._allocate(self._root.get(id(value), id(value)), size)
+            if self._apart:
+                self.program.rooms.append((offset, size, value.tensor))
             self.program.places[id(value)] = Place(ARENA, offset, value.tensor, value.shape[-1] if value.shape else 1)
         return self.address(value)
 
@@ -314,6 +327,10 @@ class Planner:
     def _allocate(self, root: int, size: int) -> int:
         """The smallest hole that fits, or the end of the arena."""
         size = -(-size // ALIGNMENT) * ALIGNMENT
+        if self._apart:
+            start = self.program.arena + self._apart
+            self.program.arena = start + size + self._apart
+            return start
         fitting = [hole for hole in self._free if hole[1] >= size]
         if fitting:
             start, room = min(fitting, key=lambda hole: hole[1])
