@@ -27,15 +27,12 @@ from xinheng.core.ir.graph import Graph, Node, Value
 from xinheng.core.ir.types import StateType, WeightType
 
 from .._torch.handles import DTYPES
-from .commands import ENCODERS, TILE_PRODUCTS
+from .commands import ENCODERS
 from .guarded import Room
 from .kernels import Library, TiledWeight, by_group, tiled
+from .layouts import TILE_KERNELS, TILE_LOOKUP, agreed
 from .memory import Slabs
 from .program import ARENA, CODES, Command, Planner, Program, PythonStep, Unbounded
-
-TILE_LOOKUP = "native_embedding_tiles"
-TILE_KERNELS = frozenset({*TILE_PRODUCTS, "native_grouped_linear_int8", TILE_LOOKUP})
-"""Kernels that read weights in tiles."""
 
 Segment = Callable[[list[Any], dict[str, int], Profile | None], None]
 """A part of a step: takes the values that Python holds, the sizes of the run, and a profile to be filled."""
@@ -50,6 +47,7 @@ class CPUExecutable(KernelExecutable):
     def __init__(
         self, graph: Graph, device: Any, placement: Placement, bounds: Mapping[str, int], library: Library
     ) -> None:
+        placement = agreed(graph, placement, device)
         super().__init__(graph, device, placement, bounds)
         self.library = library
         self.program: Program | None = None

@@ -87,6 +87,8 @@ for _size in TILES:
     case("linear", normal(_size, 64), _weight(9, 64, "q8_0"), note="rows")
 case("linear", normal(3, 64), _weight(9, 64, "q8_0", "float16"), note="parts")
 case("linear", normal(3, 768), _weight(67, 768, "q4_1", "q8_0", "bfloat16"), note="three parts")
+case("linear", normal(5, 768), _weight(67, 768, "q4_k", "q6_k", "q8_0"), normal(67), note="three packed parts")
+case("linear", normal(1, 768), _weight(35, 768, "q5_0", "q4_1"), normal(35), note="two packed parts")
 case("linear", normal(64), _weight(5, 64, "float32"), normal(5), note="vector")
 case("linear", normal(0, 64), _weight(5, 64, "q4_0"), note="empty")
 case("linear", normal(4, 32, shift=3.0), _weight(1, 32, "float32"), normal(1), note="one row")

@@ -159,6 +159,13 @@ for _scheme in SCHEMES.values():
         _operands = normal(_tokens, _columns), Coded((_rows, _columns), _name)
         _bias = [normal(_rows)] if _tokens == 1 else []
         case("linear", *_operands, *_bias, label=f"{_name}_T{_tokens}xN{_rows}xK{_columns}")
+    # interleaved kernels: rows around the sixteen of a tile, tokens around those kept in registers, many blocks
+    for _tokens, _rows in ((1, 49), (2, 16), (6, 49), (7, 31), (8, 17), (33, 49)):
+        _operands = normal(_tokens, 768), Coded((_rows, 768), _name)
+        case("linear", *_operands, label=f"{_name}_T{_tokens}xN{_rows}xK768")
+    case(
+        "embedding", ints([48, 0, 15, 16, 47, 31, 32]), Coded((49, 768), _name), dtype=FLOAT, label=f"{_name}_R49xK768"
+    )
 for _name in ("q8_0", "q4_0", "q4_k", "q6_k", "int4_g128", "int8_g64_bf16", "float8_e4m3_b128", "mxfp4"):
     _operands = normal(4, 1024), Coded((17, 1024), _name)
     case("linear", *_operands, label=f"{_name}_T4xN17xK1024", data=MODERATE)

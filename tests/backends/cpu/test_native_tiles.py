@@ -62,6 +62,24 @@ def test_activations_of_zero_and_extreme_size(build: SimpleNamespace, random_wei
     np.testing.assert_allclose(got, x.double().numpy() @ exact(weight).T, rtol=1e-5, atol=1e-45)
 
 
+def test_activations_that_are_not_finite_make_nan(build: SimpleNamespace, random_weight: Any) -> None:
+    x = torch.ones(7, 96)
+    x[1, 5], x[2, 40], x[4, 95] = float("nan"), float("inf"), -float("inf")
+    run, weight = tile_linear_kernel(build.library), tiles_of(build, random_weight([("q4_0", 17)], 96))
+    lost = [False, True, True, False, True, False, False]
+    assert run(x, weight).isnan().all(-1).tolist() == lost
+    assert run(x, weight).isnan().any(-1).tolist() == lost
+    assert [bool(run(row, weight).isnan().all()) for row in x] == lost
+
+
+def test_activations_near_the_end_of_float32(build: SimpleNamespace, random_weight: Any, exact: Any) -> None:
+    weight = random_weight([("q8_0", 16)], 64)
+    x = torch.randn(2, 64, generator=torch.Generator().manual_seed(1)) * torch.tensor([[2.0**-124], [2.0**-132]])
+    got = tile_linear_kernel(build.library)(x, tiles_of(build, weight)).double().numpy()
+    np.testing.assert_allclose(got, x.double().numpy() @ exact(weight).T, rtol=0, atol=2.0**-132)
+    assert (got != 0).all()
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(native: SimpleNamespace, random_weight: Any, name: str) -> None:
     weight = tiles_of(native, random_weight([(name, 133)], 512))

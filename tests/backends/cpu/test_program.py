@@ -181,3 +181,47 @@ def test_inputs_may_be_strided_arrays_and_buffers(cpu: CPUDevice) -> None:
     for given in (wide[:, ::2], cpu.upload(wide[:, ::2], float32), cpu.upload(wide, float32)[:, ::2]):
         made.run({"x": given}).wait()
         np.testing.assert_array_equal(cpu.download(made.outputs["y"]), 2 * wide[:, ::2])
+
+
+def test_a_weight_that_is_read_as_stored_too_is_not_tiled() -> None:
+    cpu = CPUDevice(DeviceOptions(numerics=Numerics("fast")))
+    if cpu.notes():
+        pytest.skip("no C++ compiler on this machine: there are no tiles")
+    b = Builder("readers")
+    x, w, alone = (
+        b.input("x", TensorType(float32, (3, 64))),
+        *(b.parameter(name, WeightType((5, 64), "q4_0")) for name in ("w", "alone")),
+    )
+    graph = b.build(y=ops.linear(x, w), values=ops.dequantize(w, dtype=float32), other=ops.linear(x, alone))
+    exe = compile(graph, cpu)
+    assert [choice.kernel.name for _, choice, _ in exe.steps] == [  # type: ignore[attr-defined]
+        "native_linear",
+        "native_dequantize",
+        "native_linear_int8",
+    ]
+    made = exe.bind({name: exe.prepare(name, weight(name, 5, 64)) for name in ("w", "alone")})
+    given = np.random.default_rng(1).normal(size=(3, 64)).astype(np.float32)
+    made.run({"x": given}).wait()
+    y, values, other = (cpu.download(made.outputs[name]) for name in ("y", "values", "other"))
+    np.testing.assert_allclose(y, given @ values.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(other, y, atol=0.05)
+
+
+def test_results_that_nobody_reads_and_errors_of_kernels(cpu: CPUDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Builder("dead")
+    x = b.input("x", TensorType(float32, (3, 8)))
+    _, indices = ops.topk(ops.neg(x), k=2)
+    exe = compile(b.build(indices=indices), cpu)
+    assert isinstance(exe, CPUExecutable)
+    assert exe.program is not None
+    made = exe.bind({})
+    given = np.random.default_rng(2).normal(size=(3, 8)).astype(np.float32)
+    made.run({"x": given}).wait()
+    np.testing.assert_array_equal(cpu.download(made.outputs["indices"]), np.argsort(given, -1)[:, :2])
+
+    def failing(*_: Any) -> None:
+        raise ValueError("out of luck")
+
+    monkeypatch.setattr(exe, "steps", [(node, choice, failing) for node, choice, _ in exe.steps])
+    with pytest.raises(DeviceError, match=r"kernel 'torch_topk' of topk failed to compute .*: out of luck"):
+        exe.bind({}).run({"x": given})
