@@ -22,7 +22,8 @@ class Room(Region):
         self._before, self._behind = memory[offset - BAND : offset], memory[offset + size : offset + size + BAND]
         for part in (self._before, self._behind):
             part.copy_(self._clean)
-        memory[offset : offset + size].copy_(pattern.repeat(size // len(pattern)))
+        inside = pattern.repeat(size // len(pattern))  # no element at all where a result is empty
+        memory[offset : offset + len(inside)].copy_(inside)
 
     def intact(self) -> tuple[bool, bool]:
         return self._before.equal(self._clean), self._behind.equal(self._clean)
