@@ -2,11 +2,12 @@
 
     python benchmarks/quality.py model.gguf --llama-python ~/llama-venv/bin/python --out quality.json
 
-A text is forced through the model: in strict mode with everything in float32, in fast mode, and in llama.cpp (the venv
-of that Python has llama-cpp-python) as it comes, and once more with a cache of float32. Of the distributions p of
-strict and q of another at each position, this prints the mean and the 99th percentile of KL(p || q) in nats, how often
-the likeliest token is the same, and the perplexities. The text is documentation of Python's standard library; the
-digest of its ids is printed, since that may differ between versions.
+Pieces of a text are forced through the model, each from an empty cache: in strict mode with everything in float32, in
+fast mode, and in llama.cpp as it comes (the venv of that Python has llama-cpp-python). Of the distributions p of strict
+and q of another at each position, this prints the mean and the 99th percentile of KL(p || q) in nats, how often the
+likeliest token is the same, and the perplexities. Errors in the first tokens of a piece touch all that follow, so means
+are compared by piece: the standard error of a mean is that of the means of pieces. The text is documentation of
+Python's standard library; the digest of its ids is printed, since that may differ between versions.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from xinheng.engine import LLM
 
-CHUNK = 256
-"""Positions whose logits are in memory at a time."""
+PIECE = 256
+"""Tokens that are forced through a model from an empty cache, and whose logits are in memory at a time."""
 MODULES = (
     "argparse",
     "bisect",
@@ -46,7 +46,6 @@ MODULES = (
     "statistics",
     "textwrap",
 )
-GGML_F32, GGML_F16 = 0, 1
 
 
 def text() -> str:
@@ -65,29 +64,29 @@ def _documented(part: object, module: str) -> bool:
 
 @dataclass
 class Distance:
-    """How far distributions q are from p, position by position."""
+    """How far distributions q are from p; `kl` by piece and position."""
 
-    kl: list[float] = field(default_factory=list)
+    kl: list[list[float]] = field(default_factory=list)
     same: int = 0
     loss: float = 0.0
 
-    def add(self, p: NDArray[Any], q: NDArray[Any], following: NDArray[Any]) -> None:
-        """Logits [positions, vocabulary] of both, and the tokens that follow [positions, or one less at the end]."""
-        log_p, log_q = log_softmax(p), log_softmax(q)
-        self.kl += np.maximum((np.exp(log_p) * (log_p - log_q)).sum(-1), 0.0).tolist()
+    def add(self, log_p: NDArray[Any], log_q: NDArray[Any], following: NDArray[Any]) -> None:
+        """A piece: logarithms of both [positions, vocabulary], and the tokens that follow [positions - 1]."""
+        self.kl.append(np.maximum((np.exp(log_p) * (log_p - log_q)).sum(-1), 0.0).tolist())
         self.same += int((log_p.argmax(-1) == log_q.argmax(-1)).sum())
         self.loss -= float(log_q[np.arange(len(following)), following].sum())
 
     def figures(self) -> dict[str, float]:
-        """Means over all positions."""
-        count = len(self.kl)
+        """Means over all positions, and the standard error of the mean of KL by piece."""
+        pieces = np.array(self.kl)
         return {
-            "mean_kl": float(np.mean(self.kl)),
-            "median_kl": float(np.median(self.kl)),
-            "p99_kl": float(np.quantile(self.kl, 0.99)),
-            "max_kl": float(np.max(self.kl)),
-            "top1_agreement": self.same / count,
-            "perplexity": float(np.exp(self.loss / (count - 1))),
+            "mean_kl": float(pieces.mean()),
+            "standard_error": float(pieces.mean(-1).std(ddof=1) / len(pieces) ** 0.5),
+            "median_kl": float(np.median(pieces)),
+            "p99_kl": float(np.quantile(pieces, 0.99)),
+            "max_kl": float(pieces.max()),
+            "top1_agreement": self.same / pieces.size,
+            "perplexity": float(np.exp(self.loss / (pieces.size - len(pieces)))),
         }
 
 
@@ -100,7 +99,7 @@ def log_softmax(x: NDArray[Any]) -> NDArray[np.float64]:
 
 
 # ---------------------------------------------------------------------------------------------------------- this engine
-def opened(model: Path, numerics: str, threads: int, tokens: int) -> LLM:
+def opened(model: Path, numerics: str, threads: int) -> LLM:
     """The model in a numerics mode, activations and cache in float32."""
     from xinheng.core.settings import RuntimeSettings
     from xinheng.engine import LLM, EngineSettings
@@ -108,30 +107,29 @@ def opened(model: Path, numerics: str, threads: int, tokens: int) -> LLM:
     runtime = RuntimeSettings.model_validate(
         {"device": "cpu:0", "dtype": "float32", "numerics": numerics, "threads": threads}
     )
-    settings = EngineSettings(max_num_seqs=1, max_model_len=tokens, prefill_chunk=CHUNK, max_num_batched_tokens=CHUNK)
+    settings = EngineSettings(max_num_seqs=1, max_model_len=PIECE, prefill_chunk=PIECE, max_num_batched_tokens=PIECE)
     return LLM(model, runtime=runtime, settings=settings)
 
 
 # ------------------------------------------------------------------------------------------------------------ llama.cpp
 def llama_rows(
-    python: Path, model: Path, ids: Sequence[int], vocabulary: int, threads: int, cache: str
+    python: Path, model: Path, ids: Sequence[int], vocabulary: int, threads: int
 ) -> Iterator[NDArray[np.float32]]:
-    """Logits of llama.cpp in chunks [positions, vocabulary], from a process of another Python."""
-    command = [str(python), __file__, str(model), "--serve", cache, "--threads", str(threads)]
+    """Logits of llama.cpp by piece [positions, vocabulary], from a process of another Python."""
+    command = [str(python), __file__, str(model), "--serve", "--threads", str(threads)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         child.stdin.write(json.dumps(list(ids)).encode())
         child.stdin.close()
-        for start in range(0, len(ids), CHUNK):
-            count = min(CHUNK, len(ids) - start) * vocabulary
-            raw = child.stdout.read(4 * count)
-            if len(raw) < 4 * count:
+        for start in range(0, len(ids), PIECE):
+            raw = child.stdout.read(4 * PIECE * vocabulary)
+            if len(raw) < 4 * PIECE * vocabulary:
                 raise SystemExit(f"llama.cpp ended after {start} positions; run {' '.join(command)} to see why")
             yield np.frombuffer(raw, np.float32).reshape(-1, vocabulary)
 
 
-def serve(model: Path, cache: str, threads: int) -> None:
+def serve(model: Path, threads: int) -> None:
     """Inside the other Python: read ids from standard input, write their logits to standard output."""
     # the library prints to standard output, so the descriptor is kept for ourselves
     with os.fdopen(os.dup(1), "wb") as out:
@@ -139,21 +137,22 @@ def serve(model: Path, cache: str, threads: int) -> None:
         import llama_cpp as library
 
         ids = json.load(sys.stdin)
-        context = _llama_context(library, model, len(ids), cache, threads)
+        context = _llama_context(library, model, threads)
         vocabulary = library.llama_vocab_n_tokens(library.llama_model_get_vocab(library.llama_get_model(context)))
-        batch = library.llama_batch_init(CHUNK, 0, 1)
-        for start in range(0, len(ids), CHUNK):
-            batch.n_tokens = min(CHUNK, len(ids) - start)
-            for i in range(batch.n_tokens):
-                batch.token[i], batch.pos[i], batch.logits[i] = ids[start + i], start + i, 1
+        batch = library.llama_batch_init(PIECE, 0, 1)
+        for start in range(0, len(ids), PIECE):
+            library.llama_memory_clear(library.llama_get_memory(context), True)
+            batch.n_tokens = PIECE
+            for i in range(PIECE):
+                batch.token[i], batch.pos[i], batch.logits[i] = ids[start + i], i, 1
                 batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
             if library.llama_decode(context, batch):
                 raise SystemExit(f"llama_decode failed at position {start}")
-            rows = np.ctypeslib.as_array(library.llama_get_logits(context), (batch.n_tokens, vocabulary))
+            rows = np.ctypeslib.as_array(library.llama_get_logits(context), (PIECE, vocabulary))
             out.write(rows.astype(np.float32).tobytes())
 
 
-def _llama_context(library: Any, model: Path, tokens: int, cache: str, threads: int) -> Any:
+def _llama_context(library: Any, model: Path, threads: int) -> Any:
     library.llama_backend_init()
     of_model = library.llama_model_default_params()
     of_model.n_gpu_layers = 0
@@ -161,42 +160,49 @@ def _llama_context(library: Any, model: Path, tokens: int, cache: str, threads: 
     if not loaded:
         raise SystemExit(f"llama.cpp does not load {model}")
     of_context = library.llama_context_default_params()
-    of_context.n_ctx, of_context.n_batch, of_context.n_ubatch, of_context.n_seq_max = tokens + 8, CHUNK, CHUNK, 1
+    of_context.n_ctx, of_context.n_batch, of_context.n_ubatch, of_context.n_seq_max = PIECE, PIECE, PIECE, 1
     of_context.n_threads = of_context.n_threads_batch = threads
-    of_context.type_k = of_context.type_v = GGML_F32 if cache == "float32" else GGML_F16
     return library.llama_init_from_model(loaded, of_context)
 
 
 # -------------------------------------------------------------------------------------------------------------- command
-@contextmanager
-def measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measured(args: argparse.Namespace) -> dict[str, Any]:
     """The figures of all engines on a model, and what they were measured on."""
-    wanted = args.tokens
     with (
-        opened(args.model, "strict", args.threads, wanted) as strict,
-        opened(args.model, "fast", args.threads, wanted) as fast,
+        opened(args.model, "strict", args.threads) as strict,
+        opened(args.model, "fast", args.threads) as fast,
     ):
-        ids = strict.encode(text())[:wanted]
-        if len(ids) < wanted:
-            raise SystemExit(f"the text has {len(ids)} tokens only; ask for --tokens {len(ids)}")
-        sources: dict[str, Iterator[NDArray[Any]]] = {"fast": (rows for _, rows in fast.logits_by_chunk(ids, CHUNK))}
-        for cache in ("float16", "float32") if args.llama_python else ():
-            sources[f"llama.cpp, cache {cache}"] = llama_rows(
-                args.llama_python, args.model, ids, strict.info.vocab_size, args.threads, cache
-            )
-        distances = {name: Distance() for name in ("strict", *sources)}
-        for start, p in strict.logits_by_chunk(ids, CHUNK):
-            following = np.array(ids[start + 1 : start + 1 + len(p)])
-            distances["strict"].add(p, p, following)
-            for name, rows in sources.items():
-                distances[name].add(p, next(rows), following)
-        digest = hashlib.sha256(np.array(ids, np.int32).tobytes()).hexdigest()[:16]
-        yield {
-            "model": args.model.name,
-            "tokens": len(ids),
-            "ids": digest,
-            "figures": {name: distance.figures() for name, distance in distances.items()},
+        ids = pieces_of(strict, args.pieces)
+        starts = range(0, len(ids), PIECE)
+        engines: dict[str, Iterator[NDArray[Any]]] = {
+            "strict": (strict.logits(ids[start : start + PIECE]) for start in starts),
+            "fast": (fast.logits(ids[start : start + PIECE]) for start in starts),
         }
+        if args.llama_python:
+            vocabulary = strict.info.vocab_size
+            engines["llama.cpp"] = llama_rows(args.llama_python, args.model, ids, vocabulary, args.threads)
+        distances = {name: Distance() for name in engines}
+        for start in starts:
+            following = np.array(ids[start + 1 : start + PIECE])
+            exact = log_softmax(next(engines["strict"]))
+            for name, distance in distances.items():
+                distance.add(exact, exact if name == "strict" else log_softmax(next(engines[name])), following)
+    return {
+        "model": args.model.name,
+        "tokens": len(ids),
+        "ids": hashlib.sha256(np.array(ids, np.int32).tobytes()).hexdigest()[:16],
+        "figures": {name: distance.figures() for name, distance in distances.items()},
+    }
+
+
+def pieces_of(llm: LLM, count: int) -> list[int]:
+    """The ids of the text in pieces one behind the other, each with the first token that a text has, if it has one."""
+    ids, empty = llm.encode(text()), llm.encode("")
+    step = PIECE - len(empty)
+    body = ids[len(empty) :]
+    if len(body) < count * step:
+        raise SystemExit(f"the text has {len(body) // step} pieces only; ask for fewer --pieces")
+    return [id for i in range(count) for id in (*empty, *body[i * step : (i + 1) * step])]
 
 
 def main() -> int:
@@ -204,24 +210,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="GGUF file")
     parser.add_argument("--llama-python", type=Path, help="Python that has llama-cpp-python; without it, ours only")
-    parser.add_argument("--tokens", type=int, default=2048, help="length of the text")
+    parser.add_argument("--pieces", type=int, default=16, help=f"of {PIECE} tokens each; two or more")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("--serve", metavar="CACHE", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        serve(args.model, args.serve, args.threads)
+        serve(args.model, args.threads)
         return 0
-    with measured(args) as made:
-        if args.out:
-            args.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
-        print(f"{made['model']}, {made['tokens']} tokens (ids {made['ids']})")
-        print(f"{'':24}{'mean KL':>12}{'median':>12}{'99th':>12}{'top-1':>9}{'perplexity':>12}")
-        for name, f in made["figures"].items():
-            columns = "".join(f"{f[key]:12.6f}" for key in ("mean_kl", "median_kl", "p99_kl"))
-            print(f"{name:24}{columns}{f['top1_agreement']:9.2%}{f['perplexity']:12.4f}")
-        rivals = [f["mean_kl"] for name, f in made["figures"].items() if name.startswith("llama")]
-        return int(bool(rivals) and made["figures"]["fast"]["mean_kl"] > rivals[0])
+    made = measured(args)
+    if args.out:
+        args.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    print(f"{made['model']}, {made['tokens']} tokens (ids {made['ids']})")
+    print(f"{'':12}{'mean KL':>12}{'+-':>12}{'median':>12}{'99th':>12}{'top-1':>9}{'perplexity':>12}")
+    for name, f in made["figures"].items():
+        columns = "".join(f"{f[key]:12.6f}" for key in ("mean_kl", "standard_error", "median_kl", "p99_kl"))
+        print(f"{name:12}{columns}{f['top1_agreement']:9.2%}{f['perplexity']:12.4f}")
+    rival = made["figures"].get("llama.cpp")
+    return int(rival is not None and made["figures"]["fast"]["mean_kl"] > rival["mean_kl"])
 
 
 if __name__ == "__main__":
