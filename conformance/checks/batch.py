@@ -72,6 +72,9 @@ SEQUENCES: Mapping[str, Sequences] = {
 }
 """Ops whose batch consists of sequences of several tokens; states are whole in either case."""
 
+CACHED = frozenset({"mla_attention", "paged_attention"})
+"""Those whose keys are all in the cache, so that a prompt may come in one piece or token by token."""
+
 WITHOUT: Mapping[str, str] = {
     "all_reduce": "the ranks of a group share its result",
     "dequantize": "a weight is no batch",
@@ -99,15 +102,18 @@ class Part:
 def parts(call: Call, key: str = "") -> Iterator[Part]:
     """Two parts of the batch of a call, the last one and one that `key` chooses; none where there is no batch of two.
 
+    Where keys are in a cache, the last token of a sequence of several, too.
+
     `axis` of a part counts from the front, or from the back if it is negative.
     """
     if OPSET[call.op].tolerance is Tolerance.EXACT or call.op in WITHOUT:
         return
     count, cut = _batch(call)
-    if count < 2:
-        return
-    for i in sorted({count - 1, int(stream("batch", key or call.id).integers(0, count))}):
-        yield cut(i)
+    if count > 1:
+        for i in sorted({count - 1, int(stream("batch", key or call.id).integers(0, count))}):
+            yield cut(i)
+    if call.op in CACHED:
+        yield from _last_token(call, SEQUENCES[call.op])
 
 
 def batch_slice(experiment: Experiment) -> tuple[Finding | None, bool]:
@@ -198,26 +204,42 @@ def _cutting(call: Call, carrying: set[int], axis: int = 0) -> tuple[int, Cut]:
 
 def _sequences(call: Call, names: Sequence[str], table: Sequences) -> tuple[int, Cut]:
     """Parts that are one sequence."""
-    given = dict(zip(names, call.values, strict=False))
-    starts = np.asarray(given[table.starts])
+    starts = np.asarray(call.values[names.index(table.starts)])
     filled = [s for s in range(len(starts) - 1) if starts[s] < starts[s + 1]]
 
     def cut(i: int) -> Part:
         s = filled[i]
-        rows, made = slice(int(starts[s]), int(starts[s + 1])), dict(given)
-        made[table.starts] = np.array([0, rows.stop - rows.start], starts.dtype)
-        if table.key_starts:
-            bounds = np.asarray(given[table.key_starts])
-            keys = slice(int(bounds[s]), int(bounds[s + 1]))
-            made[table.key_starts] = np.array([0, keys.stop - keys.start], bounds.dtype)
-            made |= {name: given[name][keys] for name in table.keys}
-            if given.get("bias") is not None:
-                made["bias"] = given["bias"][..., : keys.stop - keys.start]
-        made |= {name: made[name][rows] for name in table.tokens if given.get(name) is not None}
-        made |= {name: given[name][s : s + 1] for name in table.listed}
-        return Part(f"sequence {s}", _with(call, tuple(made[n] for n in given), f"sequence {s}"), rows)
+        return _tokens(call, table, s, slice(int(starts[s]), int(starts[s + 1])), f"sequence {s}")
 
     return len(filled), cut
+
+
+def _last_token(call: Call, table: Sequences) -> Iterator[Part]:
+    """The last token of the longest piece of a prompt, if that has several; it sees the keys it saw before."""
+    names = [operand.name for operand in OPSET[call.op].operands]
+    starts = np.asarray(call.values[names.index(table.starts)])
+    s = int(np.argmax(np.diff(starts))) if len(starts) > 1 else 0
+    if len(starts) > 1 and starts[s + 1] - starts[s] > 1:
+        stop = int(starts[s + 1])
+        yield _tokens(call, table, s, slice(stop - 1, stop), f"the last token of sequence {s}")
+
+
+def _tokens(call: Call, table: Sequences, s: int, rows: slice, what: str) -> Part:
+    """Some tokens of sequence `s`, up to its last one."""
+    names = [operand.name for operand in OPSET[call.op].operands]
+    given = dict(zip(names, call.values, strict=False))
+    made = dict(given)
+    made[table.starts] = np.array([0, rows.stop - rows.start], np.asarray(given[table.starts]).dtype)
+    if table.key_starts:
+        bounds = np.asarray(given[table.key_starts])
+        keys = slice(int(bounds[s]), int(bounds[s + 1]))
+        made[table.key_starts] = np.array([0, keys.stop - keys.start], bounds.dtype)
+        made |= {name: given[name][keys] for name in table.keys}
+        if given.get("bias") is not None:
+            made["bias"] = given["bias"][..., : keys.stop - keys.start]
+    made |= {name: made[name][rows] for name in table.tokens if given.get(name) is not None}
+    made |= {name: given[name][s : s + 1] for name in table.listed}
+    return Part(what, _with(call, tuple(made[n] for n in given), what), rows)
 
 
 def _with(call: Call, values: tuple[Any, ...], what: str) -> Call:
