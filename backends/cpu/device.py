@@ -28,7 +28,7 @@ from .._torch.kernels.collective import register_collectives
 from .._torch.kernels.movement import register_makers
 from .executable import CPUExecutable
 from .jit import NativeUnavailable, load
-from .kernels import Library, available_threads, register_native, register_unsigned
+from .kernels import Library, available_threads, register_by_token, register_native, register_unsigned
 from .prebuilt import load_prebuilt
 from .processor import processor_name
 
@@ -66,6 +66,7 @@ class CPUDevice(TorchDevice):
         register_makers(self.kernels, self.device)
         register_collectives(self.kernels, self)
         register_unsigned(self.kernels)
+        register_by_token(self.kernels)
         self.threads = options.threads or max(1, available_threads() // options.sharers)
         torch.set_num_threads(self.threads)  # the kernels of torch that run between ours
         self._library = library

@@ -112,7 +112,7 @@ def parts(call: Call, key: str = "") -> Iterator[Part]:
     if count > 1:
         for i in sorted({count - 1, int(stream("batch", key or call.id).integers(0, count))}):
             yield cut(i)
-    if call.op in CACHED:
+    if call.op in CACHED and call.attributes.get("causal", True):
         yield from _last_token(call, SEQUENCES[call.op])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .by_token import register_by_token
 from .library import Library
 from .moe import by_group
 from .native import register_native
@@ -14,6 +15,7 @@ __all__ = [
     "TiledWeight",
     "available_threads",
     "by_group",
+    "register_by_token",
     "register_native",
     "register_unsigned",
     "tileable",
