@@ -16,6 +16,7 @@ from xinheng.core.hal import (
     DeviceOptions,
     Executable,
     KernelRegistry,
+    Limits,
     MemoryStats,
     Placement,
 )
@@ -29,6 +30,7 @@ from .._torch.kernels.movement import register_makers
 from .executable import CPUExecutable
 from .jit import NativeUnavailable, load
 from .kernels import Library, available_threads, register_by_token, register_native, register_unsigned
+from .limits import measure_limits
 from .prebuilt import load_prebuilt
 from .processor import processor_name
 
@@ -76,6 +78,9 @@ class CPUDevice(TorchDevice):
 
     def notes(self) -> tuple[str, ...]:
         return self._notes
+
+    def limits(self, working_set: int) -> Limits | None:
+        return None if self._library is None else measure_limits(self._library, self.memory(), working_set)
 
     def compile(self, graph: Graph, placement: Placement, bounds: Mapping[str, int]) -> Executable:
         if self._library is None:

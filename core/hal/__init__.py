@@ -22,6 +22,7 @@ from .device import (
 from .executable import Bound, Choice, Executable, KernelExecutable, Placement
 from .graph_executable import GraphExecutable
 from .kernel import Kernel, KernelRegistry, Refusal
+from .limits import Limits
 from .memory_guard import BAND, MemoryGuard, Region, RegionGuard, canary
 from .partitioned import PartitionedExecutable
 from .profile import Profile, Span
@@ -57,6 +58,7 @@ __all__ = [
     "Kernel",
     "KernelExecutable",
     "KernelRegistry",
+    "Limits",
     "LoopbackCommunicator",
     "MemoryGuard",
     "MemoryStats",

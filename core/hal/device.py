@@ -18,6 +18,7 @@ from ..ir.types import StateType
 from .arithmetic import Arithmetic
 from .collective import Communicator
 from .kernel import Kernel, KernelRegistry, Refusal
+from .limits import Limits
 from .memory_guard import MemoryGuard
 from .weight import WeightSource
 
@@ -197,6 +198,13 @@ class Device(ABC):
     def layout_of(self, buffer: Buffer) -> tuple[str, int]:
         """One phrase on how a prepared weight lies in memory, and its bytes there, for the receipt."""
         return "as stored", 0
+
+    def limits(self, working_set: int) -> Limits | None:
+        """Measure what the device gives at most when `working_set` bytes are read again and again.
+
+        None from a device that cannot measure itself; shares of limits are left out then.
+        """
+        return None
 
     def notes(self) -> tuple[str, ...]:
         """Sentences that every receipt of this device should carry, such as why its faster kernels are missing."""

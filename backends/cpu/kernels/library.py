@@ -47,6 +47,10 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "xh_grouped_linear": (_LONG, (_POINTER, _INT, *[_LONG] * 3, _POINTER, _LONG, _LONG, _POINTER, _INT, _POINTER)),
     "xh_batched_linear": (_LONG, (_TEXT,)),
     "xh_latent_attention": (_LONG, (_TEXT,)),
+    "xh_measure_read": (_DOUBLE, (_POINTER, _LONG)),
+    "xh_measure_float32": (_DOUBLE, (_LONG,)),
+    "xh_measure_bfloat16": (_DOUBLE, (_LONG,)),
+    "xh_measure_int8": (_DOUBLE, (_LONG,)),
     "xh_run": (_LONG, (_POINTER, _LONG, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER)),
 }
 
@@ -80,6 +84,10 @@ class Library:
     grouped_linear: Callable[..., int]
     batched_linear: Callable[[bytes], int]
     latent_attention: Callable[[bytes], int]
+    measure_read: Callable[[int, int], float]
+    measure_float32: Callable[[int], float]
+    measure_bfloat16: Callable[[int], float]
+    measure_int8: Callable[[int], float]
     run: Callable[..., int]
 
     def __init__(self, loaded: ctypes.CDLL) -> None:
