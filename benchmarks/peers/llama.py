@@ -63,8 +63,10 @@ class Llama(Peer):
         import importlib.metadata
 
         name = "ik-llama-cpp-python" if "ik_llama" in self.api.__name__ else "llama-cpp-python"
-        system = self.api.llama_print_system_info().decode()[:400]
-        return {"version": importlib.metadata.version(name), "system": system}
+        told = {"version": importlib.metadata.version(name)}
+        if hasattr(self.api, "llama_print_system_info"):
+            told["system"] = self.api.llama_print_system_info().decode()[:400]
+        return told
 
     def _clear(self) -> None:
         if hasattr(self.api, "llama_memory_clear"):
