@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from .commands import (
+    bench,
     config,
     conformance,
     devices,
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("explain")(explain.explain)
+app.command("bench")(bench.bench)
 app.command("run-onnx")(run_onnx.run_onnx)
 app.command("import")(import_model.import_model)
 app.command("devices")(devices.devices)

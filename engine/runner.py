@@ -139,6 +139,10 @@ class ModelRunner:
         ids = self.sampler.run(self._bound.outputs["logits"], batch.sampling, batch.all_greedy)
         return BatchResult(batch.request_ids, self.device.download(ids).astype(np.int32, copy=False))
 
+    def forward(self, batch: Batch, profile: Profile | None = None) -> None:
+        """Compute one batch and choose nothing."""
+        self._forward(batch, profile)
+
     def logits(self, batch: Batch) -> NDArray[np.float32]:
         """Compute one batch and return the logits float32 [rows, vocabulary] of its `logit_rows`."""
         return self.outputs(batch)["logits"]

@@ -305,8 +305,8 @@ def _record(profile: Profile, commands: list[Command], stamps: NDArray[np.int64]
     shift = time.perf_counter() - stamps[-1] / 1e9
     for command, start, end in zip(commands, stamps[:-1], stamps[1:], strict=True):
         node, code = command.node, CODES[command.code]
-        span = Span(node.op.name, f"native {code}", str(node.results[0].type), shift + start / 1e9, (end - start) / 1e9)
-        profile.spans.append(span)
+        made, at = str(node.results[0].type), shift + start / 1e9
+        profile.spans.append(Span(node.op.name, f"native {code}", made, at, (end - start) / 1e9, in_program=True))
 
 
 def python_steps(program: Program) -> list[str]:

@@ -103,6 +103,11 @@ def page(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(values)
 
 
+def stylesheet() -> str:
+    """The style of all pages."""
+    return resources.files(PACKAGE).joinpath("templates", "style.css").read_text(encoding="utf-8")
+
+
 @cache
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -114,7 +119,7 @@ def _environment() -> Environment:
     made = Environment(loader=PackageLoader(PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     made.globals.update(
         words=tomllib.loads(folder.joinpath("words.toml").read_text(encoding="utf-8")),
-        style=Markup(folder.joinpath("style.css").read_text(encoding="utf-8")),
+        style=Markup(stylesheet()),
         error=bounds_text,
         percent=percent,
         date=lambda text: datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M UTC"),

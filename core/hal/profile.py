@@ -15,13 +15,17 @@ from .device import Device
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One kernel call: start and duration in seconds of a monotonic clock."""
+    """One kernel call: start and duration in seconds of a monotonic clock.
+
+    `in_program` says that it was one of several in a program that the host starts as a whole.
+    """
 
     op: str
     kernel: str
     result: str
     start: float
     duration: float
+    in_program: bool = False
 
 
 @dataclass(slots=True)
@@ -38,6 +42,16 @@ class Profile:
         device.synchronize()
         result = str(node.results[0].type)
         self.spans.append(Span(node.op.name, kernel, result, start, time.perf_counter() - start))
+
+    @property
+    def seconds(self) -> float:
+        """The time inside kernels."""
+        return sum(span.duration for span in self.spans)
+
+    @property
+    def host_calls(self) -> int:
+        """Kernels that the host called one by one."""
+        return sum(not span.in_program for span in self.spans)
 
     def by_kernel(self) -> list[tuple[str, str, int, float]]:
         """(op, kernel, calls, seconds), the most expensive first."""
