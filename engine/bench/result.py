@@ -125,6 +125,9 @@ class BenchResult:
         """Plain data."""
         data = asdict(self)
         data["overhead"] = self.overhead.to_json() if self.overhead else None
-        for part, made in ((self.prefill, data["prefill"]), *zip(self.decode, data["decode"], strict=True)):
-            made["share"] = part.share.to_json() if part.share else None
+        for share, made in zip(self._shares(), (data["prefill"], *data["decode"]), strict=True):
+            made["share"] = share.to_json() if share else None
         return {"version": VERSION, **data}
+
+    def _shares(self) -> list[Share | None]:
+        return [self.prefill.share, *(each.share for each in self.decode)]

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from xinheng.core.hal import Limits, Profile, Span
-from xinheng.core.ir import Graph, Node
+from xinheng.core.ir import Node
 
+from ..batch import Batch
 from ..runner import ModelRunner
 from ..settings import EngineSettings
 from .cost import Cost, Step, cost
@@ -94,15 +95,15 @@ def roofline(
     found = []
     for name, (count, length, tokens, decode) in phases.items():
         prompts = random_prompts(count, length, runner.info.vocab_size)
-        profile, steps, queries, lengths = Profile(), 0, (0,), (0,)
+        profile, steps = Profile(), 0
+        step = Step((length,) * count, (length,) * count)
         for batch, full in batches(runner, settings, prompts, tokens):
             wanted = full if decode else not full
             runner.forward(batch, profile if wanted else None)
             if wanted:
                 steps += 1
-                queries, lengths = _shape(batch.query_start, batch.seq_lens)
+                step = _step(batch) if decode else step
         graph = runner.executable.graph
-        step = Step(queries, lengths) if decode else Step((length,) * count, (length,) * count)
         whole = steps if decode else 1
         sizes = step.sizes(graph, runner.block_size)
         costs = [(node, cost(node, step, sizes, fast)) for node in graph.nodes]
@@ -110,9 +111,9 @@ def roofline(
     return Roofline(limits, tuple(found))
 
 
-def _shape(query_start: Any, seq_lens: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    ends = [int(x) for x in query_start]
-    return tuple(b - a for a, b in pairwise(ends)), tuple(int(x) for x in seq_lens)
+def _step(batch: Batch) -> Step:
+    ends = batch.query_start.tolist()
+    return Step(tuple(b - a for a, b in pairwise(ends)), tuple(batch.seq_lens.tolist()))
 
 
 def _points(
