@@ -25,15 +25,15 @@ def measure_overhead(llm: LLM, runner: ModelRunner, context: int) -> tuple[Overh
     Returns None where the context of the model is too short for it.
     """
     longest = llm.info.max_model_len
-    rounds = min(ROUNDS, (longest - 4) // 2)
-    context = min(context, longest - 2 * rounds - 3)
+    rounds = min(ROUNDS, (longest - 4) // 3)
+    context = min(context, longest - 3 * rounds - 3)
     if rounds < 1 or context < 1:
         return None
     (prompt,) = random_prompts(1, context, llm.info.vocab_size)
     llm.engine.add(prompt, greedy(rounds + 1))
     while not llm.engine.step():
         pass
-    steps = batches(runner, llm.settings, [prompt], 2 * rounds + 2)
+    steps = batches(runner, llm.settings, [prompt], 3 * rounds + 2)
     for batch, full in steps:  # the prompt, and one step that does not count
         runner.forward(batch)
         if full:
@@ -52,5 +52,6 @@ def measure_overhead(llm: LLM, runner: ModelRunner, context: int) -> tuple[Overh
         runner.forward(batch, profile)
         kernels.append(profile.seconds)
         calls.append(profile.host_calls)
+        runner.forward(next(steps)[0])  # entering the times took long, and the threads of the device fell asleep
     found = Overhead(*(statistics.median(values) for values in (whole, forward, kernels)))
     return found, statistics.median(calls)
