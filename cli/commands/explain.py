@@ -10,8 +10,8 @@ import typer
 from ..options import Assignments, DeviceName, DtypeName, Json, settings
 
 if TYPE_CHECKING:
-    from xinheng.core.hal import Profile
     from xinheng.core.receipt import Receipt
+    from xinheng.engine.timing import TimedPhase
 
 
 def explain(
@@ -28,7 +28,7 @@ def explain(
 ) -> None:
     """Show the receipt of a model on a device: every op, its kernel, and why better ones were refused."""
     from xinheng.core.compiler import compile
-    from xinheng.core.hal import Numerics
+    from xinheng.core.hal import Numerics, chrome_trace
     from xinheng.engine.hub import Store, resolve
     from xinheng.engine.loading import open_devices
     from xinheng.engine.models import open_model
@@ -39,10 +39,11 @@ def explain(
     if time or trace is not None:
         from xinheng.engine.timing import timed_run
 
-        receipt, profiles = timed_run(path, runtime, engine, prompt, tokens)
+        timed = timed_run(path, runtime, engine, prompt, tokens)
         if trace is not None:
-            trace.write_text(profiles["decode"].chrome_trace(), encoding="utf-8")
-        _print(receipt, profiles, json)
+            profiles = {name: phase.profile for name, phase in timed.phases.items()}
+            trace.write_text(chrome_trace(profiles), encoding="utf-8")
+        _print(timed.receipt, timed.phases, json)
         return
     devices = open_devices(runtime)
     kind, cache = dtypes_of(devices.main, runtime, engine)
@@ -61,14 +62,16 @@ def _reasons(refused: tuple[tuple[str, str], ...]) -> str:
     return "; ".join(f"{kernel}: {reason}" for kernel, reason in refused)
 
 
-def _print(receipt: Receipt, profiles: dict[str, Profile], json: bool) -> None:
+def _print(receipt: Receipt, phases: dict[str, TimedPhase], json: bool) -> None:
     from ..output import print_json, print_table, size_text
 
-    times = {phase: profile.by_kernel() for phase, profile in profiles.items()}
     if json:
         data: dict[str, Any] = receipt.to_json() | {"summary": receipt.summary()}
-        keys = ("op", "kernel", "calls", "seconds")
-        data["times"] = {phase: [dict(zip(keys, row, strict=True)) for row in rows] for phase, rows in times.items()}
+        data["times"] = {name: _rows(phase) for name, phase in phases.items()}
+        data["phases"] = {
+            name: {"steps": p.steps, "seconds": p.seconds, "kernel_seconds": p.profile.seconds}
+            for name, p in phases.items()
+        }
         print_json(data)
         return
     rows = []
@@ -87,8 +90,32 @@ def _print(receipt: Receipt, profiles: dict[str, Profile], json: bool) -> None:
         print(f"{count} in {entry.scheme}: {entry.layout}, {size_text(entry.nbytes)}")
     for note in receipt.notes:
         print(f"note: {note}")
-    for phase, timed in times.items():
-        total = sum(row[3] for row in timed)
-        print(f"\n{phase}: {total * 1e3:.1f} ms in kernels")
-        shares = [(op, kernel, calls, seconds * 1e3, 100 * seconds / total) for op, kernel, calls, seconds in timed]
-        print_table(("op", "kernel", "calls", "ms", "%"), shares)
+    for name, phase in phases.items():
+        _print_phase(name, phase)
+
+
+def _rows(phase: TimedPhase) -> list[dict[str, Any]]:
+    """The kernels of a phase for machines; rates are those of all calls of an op."""
+    made = []
+    for op, kernel, calls, seconds in phase.profile.by_kernel():
+        done, moved = phase.rates(op)
+        rates = {"operations_per_s": done, "bytes_per_s": moved}
+        made.append({"op": op, "kernel": kernel, "calls": calls, "seconds": seconds, **rates})
+    return made
+
+
+def _print_phase(name: str, phase: TimedPhase) -> None:
+    from ..output import print_table
+
+    if not phase.steps:
+        return
+    steps, total = phase.steps, phase.profile.seconds
+    told = f"{steps} step{'s' if steps > 1 else ''} of {phase.seconds / steps * 1e3:.2f} ms"
+    print(f"\n{name}: {told}, of which {total / steps * 1e3:.2f} ms in kernels; per step:")
+    rows = []
+    for row in _rows(phase):
+        rates = (row["operations_per_s"] / 1e9, row["bytes_per_s"] / 1e9) if phase.costs else ()
+        spent = row["seconds"]
+        calls = f"{row['calls'] / steps:g}"
+        rows.append((row["op"], row["kernel"], calls, spent / steps * 1e6, 100 * spent / total, *rates))
+    print_table(("op", "kernel", "calls", "us", "%", *(("Gop/s", "GB/s") if phase.costs else ())), rows)

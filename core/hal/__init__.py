@@ -25,7 +25,7 @@ from .kernel import Kernel, KernelRegistry, Refusal
 from .limits import Limits
 from .memory_guard import BAND, MemoryGuard, Region, RegionGuard, canary
 from .partitioned import PartitionedExecutable
-from .profile import Profile, Span
+from .profile import Profile, Span, chrome_trace
 from .reference import ReferenceDevice
 from .spec import DeviceSpec
 from .weight import WeightPart, WeightSource
@@ -75,4 +75,5 @@ __all__ = [
     "WeightPart",
     "WeightSource",
     "canary",
+    "chrome_trace",
 ]

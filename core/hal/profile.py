@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..ir.graph import Node
 from .device import Device
@@ -65,17 +66,18 @@ class Profile:
 
     def chrome_trace(self) -> str:
         """The spans in the Trace Event Format that chrome://tracing and Perfetto read."""
-        events = [
-            {
-                "name": span.op,
-                "cat": span.kernel,
-                "ph": "X",
-                "ts": span.start * 1e6,
-                "dur": span.duration * 1e6,
-                "pid": 0,
-                "tid": 0,
-                "args": {"kernel": span.kernel, "result": span.result},
-            }
-            for span in self.spans
-        ]
-        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+        return chrome_trace({"": self})
+
+
+def chrome_trace(profiles: Mapping[str, Profile]) -> str:
+    """Several profiles in the same format, each as a thread of its name."""
+    events: list[dict[str, Any]] = []
+    for thread, (name, profile) in enumerate(profiles.items()):
+        place = {"pid": 0, "tid": thread}
+        if name:
+            events.append({"name": "thread_name", "ph": "M", **place, "args": {"name": name}})
+        for span in profile.spans:
+            times = {"ts": span.start * 1e6, "dur": span.duration * 1e6}
+            told = {"kernel": span.kernel, "result": span.result}
+            events.append({"name": span.op, "cat": span.kernel, "ph": "X", **times, **place, "args": told})
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})

@@ -146,8 +146,7 @@ def _point(key: tuple[str, str], seconds: float, calls: float, costs: Sequence[C
     done, moved = sum(c.operations for c in costs), sum(c.nbytes for c in costs)
     kind = max(costs, key=lambda c: c.operations).kind if costs else "float32"
     kind = kind if kind in rates else "float32"
-    read = sum(c.weights + c.cache for c in costs) / limits.bandwidth
-    return OpPoint(*key, calls, seconds, done, moved, kind, max(read, done / rates[kind]))
+    return OpPoint(*key, calls, seconds, done, moved, kind, max(moved / limits.bandwidth, done / rates[kind]))
 
 
 @dataclass(frozen=True, slots=True)

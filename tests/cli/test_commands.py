@@ -81,14 +81,19 @@ def test_explain_times_kernels_and_writes_a_trace(xinheng: Command, model: Path,
     assert (done.status, done.err) == (0, "")
     assert "prefill: " in done.out and "decode: " in done.out
     events = json.loads(trace.read_text())["traceEvents"]
-    assert {event["ph"] for event in events} == {"X"}
-    assert sum(event["name"] == "paged_attention" for event in events) == 2 * 2  # two layers, two steps after prefill
-    assert all(event["dur"] >= 0 for event in events)
+    names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    spans = [event for event in events if event["ph"] == "X"]
+    assert set(names.values()) == {"prefill", "decode"} and len(spans) == len(events) - 2
+    attended = [names[event["tid"]] for event in spans if event["name"] == "paged_attention"]
+    assert attended == ["prefill"] * 2 + ["decode"] * 2 * 2  # two layers, two steps after prefill
+    assert all(event["dur"] >= 0 for event in spans)
     data = json.loads(xinheng("explain", model, "--time", "--json", "--prompt", 8, "--tokens", 3, *SIM).out)
     attention = {
         phase: [row for row in rows if row["op"] == "paged_attention"] for phase, rows in data["times"].items()
     }
     assert [(phase, rows[0]["calls"]) for phase, rows in attention.items()] == [("prefill", 2), ("decode", 4)]
+    assert [(phase, told["steps"]) for phase, told in data["phases"].items()] == [("prefill", 1), ("decode", 2)]
+    assert all(rows[0]["bytes_per_s"] > 0 and rows[0]["operations_per_s"] > 0 for rows in attention.values())
 
 
 def test_explain_into_a_folder_that_is_not_there_is_a_sentence(xinheng: Command, model: Path, tmp_path: Path) -> None:
