@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ from typing import IO, Any
 
 from process import PeerProcess, PeerSpec
 from summary import summary
+
+from xinheng.engine.bench.machine import machine
 
 PHASES = ("decode", "prefill", "batch", "requests", "cold", "contexts", "batches", "prompts")
 PAUSE = 0.3  # seconds in which the threads of the engine before stop spinning
@@ -73,7 +74,7 @@ class Comparison:
             raise SystemExit(f"the probe does not run: {self._probe.ready['error']}; see {args.log}")
         self._working_set = max((spec.weight_bytes for spec in self.specs), default=1 << 28)
         limits = self._probe.ask(do="limits", working_set=self._working_set)
-        self.emit({"kind": "machine", "time": round(time.time()), **machine(args.threads), "limits": limits})
+        self.emit({"kind": "machine", "time": round(time.time()), **about_machine(args.threads), "limits": limits})
 
     def emit(self, result: dict[str, Any]) -> None:
         result = {"model": self.model, **result}
@@ -168,14 +169,11 @@ def _length(request: dict[str, Any]) -> int:
     return int(request.get("context", 0)) + int(request["tokens"]) + 2
 
 
-def machine(threads: int) -> dict[str, Any]:
+def about_machine(threads: int) -> dict[str, Any]:
     """What a reader has to know to compare with another machine."""
-    with open("/proc/cpuinfo") as file:
-        named = (line.split(":", 1)[1].strip() for line in file if line.startswith(("model name", "Processor")))
-        processor = next(named, platform.processor())
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    cores = len(os.sched_getaffinity(0))
-    return {"processor": processor, "cores": cores, "memory": memory, "system": platform.platform(), "threads": threads}
+    told = machine()
+    names = {"processor": "processor", "cores": "processors", "memory": "memory_bytes", "system": "system"}
+    return {name: told[key] for name, key in names.items()} | {"threads": threads}
 
 
 def numbers(text: str) -> list[int]:

@@ -124,6 +124,14 @@ def summary(results: Iterable[Mapping[str, Any]], reference: str) -> str:
     return "\n".join(parts)
 
 
+def machine_text(result: Mapping[str, Any]) -> str:
+    """The machine of a run in one line."""
+    rates = "".join(f", {kind} {rate / 1e9:.0f} Gop/s" for kind, rate in result["limits"].get("rates", {}).items())
+    bandwidth = result["limits"].get("bandwidth", 0.0) / 1e9
+    cores = f"{result['cores']} cores, {result['threads']} threads used"
+    return f"{result['processor']}, {cores}, {result['memory'] / 2**30:.0f} GiB (reads {bandwidth:.0f} GB/s{rates})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)

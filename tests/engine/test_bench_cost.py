@@ -58,7 +58,7 @@ def test_attention_sees_what_is_before_it_and_in_its_window(
     start, lens = b.input("start", TensorType(int32, (SEQS + 1,))), b.input("lens", TensorType(int32, (SEQS,)))
     table = b.input("table", TensorType(int32, (SEQS, sym("blocks"))))
     out, _ = ops.paged_attention(q, cache, start, lens, table, scale=1.0, window=window)
-    found = cost_of(out.builder.nodes[-1], step)
+    found = cost_of(b.build(out).nodes[-1], step)
     assert found.operations == 2 * 8 * (16 + 16) * pairs
     assert found.cache == keys * 2 * (16 + 16) * 4
 
