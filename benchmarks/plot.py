@@ -1,8 +1,9 @@
 """Draw what `compare.py` found: growth with context, batch and model size, as SVG files and one HTML page.
 
-    python benchmarks/plot.py benchmarks/results/*.jsonl --out docs/performance [--html report.html]
+    python benchmarks/plot.py benchmarks/results/*.jsonl --out docs/performance --page docs/performance.md
 
-The tables of docs/performance.md are made from the same files by `scripts/generate_docs.py`.
+`--page` also writes the tables, between the comments `results` and `end of results` of a page. `--html` writes a page
+with all of it that needs nothing else.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import argparse
 import html
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from summary import Measured, measures, read, summary
+from summary import Measured, machine_text, measures, read, summary
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 760, 380, 64, 34, 190, 46
 COLOURS = ("#2256c7", "#b45309", "#0f7b6c", "#7c3aed", "#b3261e", "#5a6577", "#0891b2", "#a16207")
@@ -141,10 +144,33 @@ def _ticks(low: float, high: float) -> list[float]:
     return [digit * 10.0**power for power in powers for digit in (1, 2, 5) if low <= digit * 10.0**power <= high]
 
 
+def section(results: list[dict[str, Any]], files: Iterable[str], reference: str) -> str:
+    """Machines, tables and figures as Markdown; `files` are the figures relative to the page."""
+    if not results:
+        return "No results are committed."
+    machines = dict.fromkeys(machine_text(result) for result in results if result["kind"] == "machine")
+    images = "\n".join(f"![{Path(file).stem}]({file})" for file in files)
+    return f"Measured on {'; and on '.join(machines)}.\n{summary(results, reference)}\n\n{images}".strip()
+
+
+def with_results(page: str, text: str) -> str:
+    """A page with `text` as its results.
+
+    Raises:
+        ValueError: it has no place for them.
+    """
+    head, start, rest = page.partition("<!-- results -->\n")
+    _, end, tail = rest.partition("<!-- end of results -->")
+    if not end:
+        raise ValueError("the page has no comments <!-- results --> and <!-- end of results -->")
+    return f"{head}{start}\n{text}\n\n{end}{tail}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="folder of the SVG files")
+    parser.add_argument("--page", type=Path, help="write the tables into this page")
     parser.add_argument("--html", type=Path, help="also write a page with all figures and tables")
     parser.add_argument("--reference", default="xinheng")
     args = parser.parse_args()
@@ -154,6 +180,10 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     for figure, text in drawn:
         (args.out / f"{figure.file}.svg").write_text(text, encoding="utf-8")
+    if args.page is not None:
+        files = [os.path.relpath(args.out / f"{figure.file}.svg", args.page.parent) for figure, _ in drawn]
+        text = with_results(args.page.read_text(encoding="utf-8"), section(results, files, args.reference))
+        args.page.write_text(text, encoding="utf-8")
     if args.html is not None:
         tables = html.escape(summary(results, args.reference))
         body = "".join(text for _, text in drawn) + f"<pre>{tables}</pre>"

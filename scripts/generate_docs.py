@@ -353,24 +353,6 @@ def coverage_part() -> str:
     return table(("Device", "Ops with a kernel", "Decomposed", "Neither"), rows)
 
 
-def performance_part() -> str:
-    """Tables of the results that are committed, with the machine, and the figures that lie beside the page."""
-    results = sorted((ROOT / "benchmarks" / "results").glob("*.jsonl"))
-    if not results:
-        return "No results are committed."
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        summary = importlib.import_module("summary")
-    finally:
-        del sys.path[0]
-    found = summary.read(results)
-    machines = dict.fromkeys(summary.machine_text(result) for result in found if result["kind"] == "machine")
-    figures = sorted((ROOT / "docs" / "performance").glob("*.svg"))
-    images = "\n".join(f"![{figure.stem}](performance/{figure.name})" for figure in figures)
-    text = "Measured on " + "; and on ".join(machines) + f".\n{summary.summary(found, 'xinheng')}\n\n{images}"
-    return str(text)
-
-
 PARTS: dict[str, Callable[[], str]] = {
     "architectures": architectures_part,
     "certificates": certificates_part,
@@ -380,7 +362,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "dtypes": dtypes_part,
     "levels": levels_part,
     "ops": ops_part,
-    "performance": performance_part,
     "programs": programs_part,
     "sampling": sampling_part,
     "schemes": schemes_part,
