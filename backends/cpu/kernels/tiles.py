@@ -76,9 +76,7 @@ class TiledWeight:
         return sum(data.nbytes for data in self.tiles)
 
 
-def tileable(
-    library: Library, parts: tuple[tuple[str, int], ...], columns: int, *, floats: bool = False
-) -> str | None:
+def tileable(library: Library, parts: tuple[tuple[str, int], ...], columns: int, *, floats: bool = False) -> str | None:
     """Why rows of these schemes cannot be brought into tiles, or None if they can; `floats` admits tiles of floats."""
     for scheme, rows in parts:
         code = library.tile_source(scheme.encode())

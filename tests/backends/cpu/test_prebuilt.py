@@ -68,7 +68,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of objects for three kinds of this machine, the first of which needs what no processor has."""
     sources = tmp_path / "csrc"
     sources.mkdir()
-    (sources / "answer.cpp").write_text(VISIBLE + 'int answer() { return ANSWER; }\n')
+    (sources / "answer.cpp").write_text(VISIBLE + "int answer() { return ANSWER; }\n")
     kinds = tuple(
         Target(name, (f"-DANSWER={number}",), frozenset(needs))
         for name, number, needs in (("future", 3, {"telepathy"}), ("better", 2, ()), ("plain", 1, ()))
