@@ -64,8 +64,23 @@ bool pack_float_tiles(int32_t format, const uint8_t *from, int64_t row_bytes, in
         parallel(groups, static_cast<double>(rows) * static_cast<double>(columns), [&](int64_t g) {
             const int64_t left = rows - g * TILE;
             pack_tile_row<F>(from + g * TILE * row_bytes, row_bytes, left < TILE ? left : TILE, columns, to + g * step);
-            if (paired<F>()) to[groups * step + g] = all_exact(to + g * step, step);
         });
+    });
+}
+
+int64_t float_tile_step(int32_t format, int64_t columns) {
+    int64_t step = 0;
+    with_float_format(format, [&](auto f) { step = tile_row_bytes<decltype(f)>(whole_blocks(columns)); });
+    return step;
+}
+
+void seal_float_tiles(int32_t format, int64_t rows, int64_t columns, uint8_t *tiles) {
+    with_float_format(format, [&](auto f) {
+        typedef decltype(f) F;
+        if (!paired<F>()) return;
+        const int64_t step = tile_row_bytes<F>(whole_blocks(columns)), groups = groups_of(rows);
+        parallel(groups, static_cast<double>(rows) * static_cast<double>(columns) / 8,
+                 [&](int64_t g) { tiles[groups * step + g] = all_exact(tiles + g * step, step); });
     });
 }
 

@@ -48,6 +48,8 @@ constexpr float SMALLEST_EXACT = 0x1p-56f;
 // float_repack.cpp
 int32_t float_format(const char *scheme);
 int64_t float_tiles_bytes(int32_t format, int64_t rows, int64_t columns);
+int64_t float_tile_step(int32_t format, int64_t columns);
+void seal_float_tiles(int32_t format, int64_t rows, int64_t columns, uint8_t *tiles);
 bool pack_float_tiles(int32_t format, const uint8_t *from, int64_t row_bytes, int64_t rows, int64_t columns,
                       uint8_t *to);
 bool read_float_row(const Tiles &part, int64_t row, int32_t y_type, void *y);

@@ -130,10 +130,11 @@ void join(State &state, float *values, const State &chunk, const float *chunk_va
 template <int T>
 void attend_tile(const Shape &shape, const float *q, const Tile &tile, int64_t count, State *states, float *values) {
     float logits[T * CHUNK], *made = scratch_of<float>(SLOT_SCORES, T * shape.padded);
-    multiply_keys<T>(q, shape.width, tile.keys, logits);
+    const KeyGroups<float> keys{{tile.keys, tile.keys + 16, tile.keys + 32, tile.keys + 48}, CHUNK};
+    multiply_keys<T, false>(q, shape.width, keys, 0, GROUPS, logits, Ahead{}, 0);
     State chunk[T];
     for (int t = 0; t < T; t++) chunk[t] = weigh(static_cast<float>(shape.call.scale), count, logits + t * CHUNK);
-    multiply_values<T>(logits, tile.values, shape.padded, 0, count, made, shape.padded);
+    multiply_values<T, false>(logits, tile.values, shape.padded, 0, count, true, made, shape.padded, Ahead{}, 0);
     for (int t = 0; t < T; t++)
         join(states[t], values + t * shape.padded, chunk[t], made + t * shape.padded, shape.padded);
 }

@@ -96,6 +96,19 @@ __attribute__((visibility("default"))) int64_t xh_tiles_bytes(int32_t source, in
     return bytes;
 }
 
+// Bytes of the tiles of sixteen rows; 0 for an unknown scheme.
+__attribute__((visibility("default"))) int64_t xh_tile_step(int32_t source, int64_t columns) {
+    int64_t step = float_tile_step(source, columns);
+    with_tile_source(source, [&](auto s) { step = tile_row_bytes<typename decltype(s)::Format>(columns); });
+    return step;
+}
+
+// Writes what lies behind all the tiles of a weight, once they are packed.
+__attribute__((visibility("default"))) void xh_seal_tiles(int32_t source, int64_t rows, int64_t columns,
+                                                          uint8_t *tiles) {
+    seal_float_tiles(source, rows, columns, tiles);
+}
+
 // Packs rows that are `row_bytes` apart into the zeroed memory at `to`.
 __attribute__((visibility("default"))) int32_t xh_pack_tiles(int32_t source, const uint8_t *from, int64_t row_bytes,
                                                              int64_t rows, int64_t columns, uint8_t *to) {

@@ -35,6 +35,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "xh_tile_source": (_INT, (_TEXT,)),
     "xh_tile_format": (_INT, (_INT,)),
     "xh_tiles_bytes": (_LONG, (_INT, _LONG, _LONG)),
+    "xh_tile_step": (_LONG, (_INT, _LONG)),
+    "xh_seal_tiles": (None, (_INT, _LONG, _LONG, _POINTER)),
     "xh_pack_tiles": (_INT, (_INT, _POINTER, _LONG, _LONG, _LONG, _POINTER)),
     "xh_tile_product": (_INT, (_POINTER, _INT, _LONG, _LONG, _LONG, _POINTER, _INT)),
     "xh_float_product": (_INT, (_POINTER, _INT, _LONG, _LONG, _LONG, _POINTER, _INT, _INT)),
@@ -72,6 +74,8 @@ class Library:
     tile_source: Callable[[bytes], int]
     tile_format: Callable[[int], int]
     tiles_bytes: Callable[[int, int, int], int]
+    tile_step: Callable[[int, int], int]
+    seal_tiles: Callable[[int, int, int, int], None]
     pack_tiles: Callable[..., int]
     tile_product: Callable[..., int]
     float_product: Callable[..., int]

@@ -108,15 +108,17 @@ def tiled(library: Library, source: WeightSource, slabs: Slabs | None = None) ->
 
 def _pack(library: Library, code: int, given: NDArray[np.uint8], columns: int, to: NDArray[np.uint8]) -> None:
     """Pack rows [rows, row_bytes] piece by piece, so that little of a file is resident besides the tiles."""
-    rows, row_bytes = given.shape
+    rows = len(given)
+    row_bytes = given.nbytes // rows
     step = max(CHUNK // (row_bytes * TILE), 1) * TILE
-    group_bytes = library.tiles_bytes(code, TILE, columns)
+    group_bytes = library.tile_step(code, columns)
     for first in range(0, rows, step):
         piece = given[first : first + step]
         data = np.ascontiguousarray(piece)
         at = to.ctypes.data + first // TILE * group_bytes
         check(library.pack_tiles(code, data.ctypes.data, row_bytes, len(data), columns, at), "tiles")
         forget(piece)
+    library.seal_tiles(code, rows, columns, to.ctypes.data)
 
 
 def tile_linear_kernel(library: Library) -> Callable[..., torch.Tensor]:
