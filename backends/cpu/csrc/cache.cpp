@@ -36,19 +36,23 @@ bool adjoin(const int32_t *slots, int64_t block_size) {
     return run;
 }
 
+// Asks for the lines that a token of one head is written to: they lie apart, and each would be waited for.
+template <class C> void fetch(const Target &to, int64_t slot, int64_t head, C *cache) {
+    const char *at = reinterpret_cast<const char *>(cache + to.at(slot, head));
+    const int64_t step = to.strides.dim * static_cast<int64_t>(sizeof(C)), end = to.width * step;
+    for (int64_t i = 0; i < end; i += step < 64 ? 64 : step) __builtin_prefetch(at + i, 1);
+}
+
+// Tokens of one head; the lines of the next one are asked for while one is written.
 template <class T, class C>
-void write_tokens(const T *x, int64_t tokens, int64_t token_stride, int64_t head_stride, const int32_t *slots,
+void write_tokens(const T *x, int64_t tokens, int64_t token_stride, const int32_t *slots, int64_t head,
                   const Target &to, C *cache) {
-    const bool whole = tokens == RUN && to.strides.slot == 1 && adjoin(slots, to.block_size);
-    for (int64_t h = 0; h < to.heads; h++) {
-        const T *from = x + h * head_stride;
-        if (whole) {
-            copy_run(from, token_stride, to.width, cache + to.at(slots[0], h), to.strides.dim);
-            continue;
-        }
-        for (int64_t t = 0; t < tokens; t++)
-            if (slots[t] >= 0)
-                copy_values(from + t * token_stride, to.width, cache + to.at(slots[t], h), to.strides.dim);
+    if (tokens == RUN && to.strides.slot == 1 && adjoin(slots, to.block_size))
+        return copy_run(x, token_stride, to.width, cache + to.at(slots[0], head), to.strides.dim);
+    if (slots[0] >= 0) fetch(to, slots[0], head, cache);
+    for (int64_t t = 0; t < tokens; t++) {
+        if (t + 1 < tokens && slots[t + 1] >= 0) fetch(to, slots[t + 1], head, cache);
+        if (slots[t] >= 0) copy_values(x + t * token_stride, to.width, cache + to.at(slots[t], head), to.strides.dim);
     }
 }
 
@@ -70,15 +74,17 @@ __attribute__((visibility("default"))) int64_t xh_write_cache(const void *x, int
         ascending = ascending && (t == 0 || slots[t] > slots[t - 1]);
     }
     const Target to{block_size, heads, width, *strides};
-    const int64_t run = ascending ? RUN : tokens > 0 ? tokens : 1, tasks = (tokens + run - 1) / run;
+    const int64_t run = ascending ? RUN : tokens > 0 ? tokens : 1, runs = (tokens + run - 1) / run;
     bool known = false;
     with_type(x_type, [&](auto *tag) {
         const auto *from = static_cast<decltype(+tag)>(const_cast<void *>(x));
         known = with_type(cache_type, [&](auto *cache_tag) {
             auto *pages = static_cast<decltype(+cache_tag)>(cache);
-            parallel(tasks, static_cast<double>(tokens * heads * width) * 0.3, [&](int64_t i) {
-                const int64_t first = i * run, count = tokens - first < run ? tokens - first : run;
-                write_tokens(from + first * token_stride, count, token_stride, head_stride, slots + first, to, pages);
+            const double nanoseconds = static_cast<double>(tokens * heads * width) * (strides->dim == 1 ? 0.3 : 3);
+            parallel(runs * heads, nanoseconds, [&](int64_t i) {
+                const int64_t h = i / runs, first = i % runs * run, count = tokens - first < run ? tokens - first : run;
+                write_tokens(from + first * token_stride + h * head_stride, count, token_stride, slots + first, h, to,
+                             pages);
             });
         });
     });
