@@ -11,7 +11,7 @@ from .commands import TILE_PRODUCTS
 
 TILE_LOOKUP = "native_embedding_tiles"
 """Reads rows in tiles and as stored."""
-TILE_KERNELS = frozenset({*TILE_PRODUCTS, "native_grouped_linear_int8", TILE_LOOKUP})
+TILE_KERNELS = frozenset({*TILE_PRODUCTS, "native_grouped_linear_int8", "native_fused_moe_int8", TILE_LOOKUP})
 """Kernels that read weights in tiles."""
 
 

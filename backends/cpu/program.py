@@ -38,6 +38,7 @@ CODES = (
     "grouped",
     "batched",
     "latent_attention",
+    "moe",
 )
 """Commands in the order of `RUNS` in csrc/program.cpp."""
 NUMBER, SIZE, ADDRESS = range(3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from xinheng.core.ir.graph import Node, Value
+from xinheng.core.ir.types import WeightType
 
 from ..program import Argument, NotPlannable, Planner, code_of
 from .encoder import encodes, matrix_of, operands_of
@@ -114,3 +115,33 @@ def _grouped(plan: Planner, node: Node, *, tiled: bool) -> None:
 def _integers(plan: Planner, value: Value) -> None:
     if code_of(value.dtype) != 8 or not plan.place(value).contiguous:
         raise NotPlannable(f"{value.type} in place of contiguous int32")
+
+
+@encodes("native_fused_moe")
+def fused_moe(plan: Planner, node: Node) -> None:
+    _fused(plan, node, tiled=False)
+
+
+@encodes("native_fused_moe_int8")
+def fused_moe_tiles(plan: Planner, node: Node) -> None:
+    _fused(plan, node, tiled=True)
+
+
+def _fused(plan: Planner, node: Node, *, tiled: bool) -> None:
+    x, weights, experts, *networks = operands_of(node, "x", "weights", "experts", "gate", "up", "down")
+    _integers(plan, experts)
+    if not plan.place(weights).contiguous:
+        raise NotPlannable("fused_moe with weights that are a view")
+    kind = networks[0].type
+    assert isinstance(kind, WeightType)
+    count, inner, width = kind.shape
+    plan.command(
+        "moe",
+        node,
+        *map(plan.address, (x, weights, experts)),
+        *(plan.weight_table(network)[0] for network in networks),
+        plan.result(node.results[0]),
+        *map(plan.number, (*experts.shape, count, width, inner, matrix_of(plan, x)[1])),
+        plan.type_code(x),
+        plan.number(tiled),
+    )

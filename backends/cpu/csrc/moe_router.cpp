@@ -77,8 +77,8 @@ template <class T> void choose(const GatingCall &c, int64_t token, const T *logi
         c.weights[token * c.k + j] = static_cast<float>(scores[chosen[j]] / divisor * c.scale);
 }
 
-template <class T>
-void sum_row(const T *rows, const int32_t *places, const float *weights, int64_t k, int64_t width, T *y) {
+template <class T, class Y>
+void sum_row(const T *rows, const int32_t *places, const float *weights, int64_t k, int64_t width, Y *y) {
     for (int64_t d = 0; d < width; d += 16) {
         const int64_t count = width - d < 16 ? width - d : 16;
         float sums[16] = {};
@@ -120,17 +120,21 @@ int64_t sort_by_expert(const void *x, int64_t x_stride, int64_t bytes, const int
 }
 
 int64_t sum_experts(const void *rows, int32_t type, const int32_t *order, const float *weights, int64_t tokens,
-                    int64_t k, int64_t width, void *y) {
+                    int64_t k, int64_t width, int32_t y_type, void *y) {
     int32_t *places = scratch_of<int32_t>(SLOT_STATE, tokens * k);
     for (int64_t i = 0; i < tokens * k; i++) places[i] = -1;
     for (int64_t i = 0; i < tokens * k; i++) {
         if (order[i] < 0 || order[i] >= tokens * k || places[order[i]] >= 0) return i + 1;
         places[order[i]] = static_cast<int32_t>(i);
     }
-    const bool known = with_type(type, [&](auto *tag) {
-        each_row(tokens, static_cast<double>(k * width) * 0.2, [&](int64_t t) {
-            sum_row(static_cast<decltype(+tag)>(const_cast<void *>(rows)), places + t * k, weights + t * k, k, width,
-                    static_cast<decltype(+tag)>(y) + t * width);
+    bool known = false;
+    with_type(type, [&](auto *tag) {
+        const auto *from = static_cast<decltype(+tag)>(const_cast<void *>(rows));
+        known = with_type(y_type, [&](auto *y_tag) {
+            auto *to = static_cast<decltype(+y_tag)>(y);
+            each_row(tokens, static_cast<double>(k * width) * 0.2, [&](int64_t t) {
+                sum_row(from, places + t * k, weights + t * k, k, width, to + t * width);
+            });
         });
     });
     return known ? 0 : -1;
@@ -153,7 +157,7 @@ int64_t permute_command(Arguments a) {
 
 int64_t unpermute_command(Arguments a) {
     return sum_experts(a.at<void>(0), a.code(1), a.at<int32_t>(2), a.at<float>(3), a.number(4), a.number(5),
-                       a.number(6), a.at<void>(7));
+                       a.number(6), a.code(1), a.at<void>(7));
 }
 
 extern "C" {
@@ -171,6 +175,6 @@ __attribute__((visibility("default"))) int64_t xh_moe_permute(const void *x, int
 __attribute__((visibility("default"))) int64_t xh_moe_unpermute(const void *rows, int32_t type, const int32_t *order,
                                                                 const float *weights, int64_t tokens, int64_t k,
                                                                 int64_t width, void *y) {
-    return sum_experts(rows, type, order, weights, tokens, k, width, y);
+    return sum_experts(rows, type, order, weights, tokens, k, width, type, y);
 }
 }

@@ -22,11 +22,11 @@ int64_t choose_experts(const GatingCall &call);
 int64_t sort_by_expert(const void *x, int64_t x_stride, int64_t bytes, const int32_t *chosen, int64_t tokens, int64_t k,
                        int64_t experts, void *y, int32_t *order, int32_t *counts);
 
-// y [tokens, width] = for each token the sum of weights [tokens, k] times its rows; rows [tokens * k, width] of `type`
-// and `order` are those of `sort_by_expert`. Returns 0, the position of the first element plus 1 that makes `order` no
-// permutation, or -1 for an unknown type.
+// y [tokens, width] of y_type = for each token the sum of weights [tokens, k] times its rows; rows [tokens * k, width] of
+// `type` and `order` are those of `sort_by_expert`. Returns 0, the position of the first element plus 1 that makes
+// `order` no permutation, or -1 for an unknown type.
 int64_t sum_experts(const void *rows, int32_t type, const int32_t *order, const float *weights, int64_t tokens,
-                    int64_t k, int64_t width, void *y);
+                    int64_t k, int64_t width, int32_t y_type, void *y);
 
 // The commands of a program for them.
 int64_t gating_command(Arguments a);

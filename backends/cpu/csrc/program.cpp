@@ -6,6 +6,7 @@
 #include "copy.h"
 #include "float_product.h"
 #include "latent.h"
+#include "moe.h"
 #include "moe_product.h"
 #include "moe_router.h"
 #include "pointwise.h"
@@ -187,7 +188,8 @@ constexpr Run RUNS[] = {norm,
                         unpermute_command,
                         experts_command,
                         batched_command,
-                        latent_command};
+                        latent_command,
+                        moe_command};
 
 } // namespace
 

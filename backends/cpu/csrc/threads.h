@@ -33,6 +33,7 @@ enum Slot {
     SLOT_STATE,
     SLOT_CODES,
     SLOT_EXPERTS,
+    SLOT_ROWS,
     SLOTS
 };
 void *scratch(Slot slot, size_t bytes);

@@ -47,6 +47,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "xh_moe_permute": (_LONG, (_POINTER, _LONG, _LONG, _POINTER, *[_LONG] * 3, *[_POINTER] * 3)),
     "xh_moe_unpermute": (_LONG, (_POINTER, _INT, _POINTER, _POINTER, *[_LONG] * 3, _POINTER)),
     "xh_grouped_linear": (_LONG, (_POINTER, _INT, *[_LONG] * 3, _POINTER, _LONG, _LONG, _POINTER, _INT, _POINTER)),
+    "xh_fused_moe": (_LONG, (_TEXT,)),
     "xh_batched_linear": (_LONG, (_TEXT,)),
     "xh_latent_attention": (_LONG, (_TEXT,)),
     "xh_measure_read": (_DOUBLE, (_POINTER, _LONG)),
@@ -86,6 +87,7 @@ class Library:
     moe_permute: Callable[..., int]
     moe_unpermute: Callable[..., int]
     grouped_linear: Callable[..., int]
+    fused_moe: Callable[[bytes], int]
     batched_linear: Callable[[bytes], int]
     latent_attention: Callable[[bytes], int]
     measure_read: Callable[[int, int], float]

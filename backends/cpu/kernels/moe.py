@@ -17,6 +17,7 @@ from .tiles import TiledWeight
 
 Tensor = torch.Tensor
 
+_FUSED = struct.Struct("7Q6q2i")  # `MoeCall` in csrc/moe.h
 _GATING = struct.Struct("4Q6qd5i4x")  # `GatingCall` in csrc/moe_router.h
 
 
@@ -118,3 +119,33 @@ def grouped_kernel(library: Library) -> Callable[..., Tensor]:
         return y
 
     return grouped_linear
+
+
+def fused_kernel(library: Library) -> Callable[..., Tensor]:
+    """The kernel of `fused_moe`: float32 between the products, for tiles with int8 activations."""
+    run, pack = library.fused_moe, _FUSED.pack
+
+    def fused_moe(x: Tensor, weights: Tensor, experts: Tensor, gate: Any, up: Any, down: Any) -> Tensor:
+        (count, inner, width), (tokens, k) = gate.shape, experts.shape
+        if x.shape != (tokens, width) or up.shape != gate.shape or down.shape != (count, width, inner):
+            shapes = f"gate {list(gate.shape)}, up {list(up.shape)} and down {list(down.shape)}"
+            raise DeviceError(f"fused_moe: x {list(x.shape)} and experts {list(experts.shape)} do not fit {shapes}")
+        tiled = isinstance(gate, TiledWeight)
+        tables = [w.table if tiled else ctypes.create_string_buffer(library.pack(w)) for w in (gate, up, down)]
+        flat, _, stride = matrix_of(x)
+        weights, chosen, y = weights.contiguous(), int32_of(experts), torch.empty(x.shape, dtype=x.dtype)
+        pointers = (
+            flat.data_ptr(),
+            weights.data_ptr(),
+            chosen.data_ptr(),
+            *map(ctypes.addressof, tables),
+            y.data_ptr(),
+        )
+        bad = run(pack(*pointers, tokens, k, count, width, inner, stride, type_code(x), tiled))
+        if bad > 0:
+            number = int(chosen.reshape(-1)[bad - 1])
+            raise DeviceError(f"fused_moe: expert {number} of choice {bad - 1} is outside 0 .. {count - 1}")
+        check(bad, "fused_moe")
+        return y
+
+    return fused_moe

@@ -22,7 +22,7 @@ from .float_product import float_product_kernel
 from .latent import batched_linear_kernel, mla_attention_kernel, write_latent_cache_kernel
 from .library import Library
 from .linear import linear_kernel
-from .moe import gating_kernel, grouped_kernel, permute_kernel, unpermute_kernel
+from .moe import fused_kernel, gating_kernel, grouped_kernel, permute_kernel, unpermute_kernel
 from .norm import add_rms_norm_kernel, rms_norm_kernel
 from .pointwise import FUNCTIONS, pointwise_condition, pointwise_kernel, rows_condition, rows_kernel
 from .rotary import rotary_kernel
@@ -54,6 +54,7 @@ def native_kernels(library: Library) -> list[tuple[str, Callable[..., Any], str]
         "moe_gating_topk": gating_kernel(library),
         "moe_permute": permute_kernel(library),
         "moe_unpermute": unpermute_kernel(library),
+        "fused_moe": fused_kernel(library),
     }
     return [(op, function, f"native_{op}") for op, function in made.items()]
 
@@ -146,6 +147,7 @@ def _register_fast_tiles(registry: KernelRegistry, library: Library, priority: i
     for op, kernel, name, when in (
         (ops.linear, tile_linear_kernel(library), "native_linear_int8", integers),
         (ops.grouped_linear, grouped_kernel(library), "native_grouped_linear_int8", integers),
+        (ops.fused_moe, fused_kernel(library), "native_fused_moe_int8", integers),
         (ops.linear, float_product_kernel(library, rounded=True), "native_linear_bf16", _gains_from_rounding),
     ):
         registry.register(op, dtypes=FLOATS, when=when, name=name, priority=priority)(kernel)

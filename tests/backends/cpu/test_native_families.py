@@ -125,7 +125,7 @@ def test_a_step_is_one_program(models: dict[str, Model], family: str, kind: tupl
     assert [step.node.op.name for step in exe.program.steps if isinstance(step, PythonStep)] == []
     assert not exe.receipt.notes
     if kind[0] == "fast" and kind[2].startswith("q"):
-        experts = {"native_grouped_linear_int8"} if models[family].config.moe else set()
+        experts = {"native_fused_moe_int8"} if models[family].config.moe else set()
         assert {"native_linear_int8", *experts} <= {line.kernel for line in exe.receipt.lines}
     texts, program = Texts(runner), runner._bound
     spaces = {

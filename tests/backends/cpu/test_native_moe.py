@@ -187,3 +187,31 @@ def test_a_row_has_the_same_bits_in_any_company(
         alone = torch.zeros(groups, dtype=torch.int64)
         alone[owners[row]] = 1
         assert torch.equal(native.grouped_linear(x[row : row + 1], weight, alone), whole[row : row + 1])
+
+
+# --------------------------------------------------------------------------------------------------------- in one piece
+@pytest.mark.parametrize("tiles", [False, True])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_networks_are_those_of_the_reference_in_any_company(
+    build: SimpleNamespace, rng: np.random.Generator, random_weight: Any, exact: Any, kind: torch.dtype, tiles: bool
+) -> None:
+    count, inner, width, tokens = 5, 32, 64, 21
+    shapes = ((inner, width), (inner, width), (width, inner))
+    flat = [random_weight([("q8_0", count * rows)], columns) for rows, columns in shapes]
+    held: list[Any] = [stacked(weight, count) for weight in flat]
+    values = [exact(weight).reshape(w.shape) for weight, w in zip(flat, held, strict=True)]
+    if tiles:
+        held = [in_tiles(build.library, weight) for weight in held]
+    x, weights = normal(rng, tokens, width, kind=kind), normal(rng, tokens, 3).abs()
+    experts = torch.from_numpy(np.stack([rng.permutation(count)[:3] for _ in range(tokens)]))
+    made = build.fused_moe(x, weights, experts, *held)
+    wide: Any = (x.double().numpy(), weights.double().numpy(), experts.numpy())
+    wanted = ops.fused_moe.reference(*wide, *values)
+    assert made.dtype is kind
+    scale = np.abs(wanted).max()
+    np.testing.assert_allclose(made.double().numpy(), wanted, atol=scale * (0.05 if tiles else 1e-5), rtol=EPS[kind])
+    for start, stop in ((0, 1), (4, 9), (20, 21)):
+        alone = build.fused_moe(x[start:stop], weights[start:stop], experts[start:stop], *held)
+        assert torch.equal(alone, made[start:stop])
+    with pytest.raises(DeviceError, match=r"fused_moe: expert 5 of choice 2 is outside 0 \.\. 4"):
+        build.fused_moe(x[:1], weights[:1], torch.tensor([[0, 1, 5]]), *held)

@@ -36,9 +36,9 @@ def linear_node(scheme: str, dtype: DType = float32) -> Node:
 
 def test_every_native_kernel_is_registered_under_its_op(registry: KernelRegistry) -> None:
     expected = (
-        "add add_rms_norm argmax batched_linear cast cos dequantize div embedding exp gelu_and_mul grouped_linear "
-        "index_select linear matmul mla_attention moe_gating_topk moe_permute moe_unpermute mul neg paged_attention "
-        "rms_norm rotary_embedding sigmoid silu_and_mul sin sub tanh write_cache write_latent_cache"
+        "add add_rms_norm argmax batched_linear cast cos dequantize div embedding exp fused_moe gelu_and_mul "
+        "grouped_linear index_select linear matmul mla_attention moe_gating_topk moe_permute moe_unpermute mul neg "
+        "paged_attention rms_norm rotary_embedding sigmoid silu_and_mul sin sub tanh write_cache write_latent_cache"
     )
     assert registry.ops() == expected.split()
     first = {op: registry.candidates(op)[0] for op in registry.ops()}
