@@ -160,12 +160,8 @@ _INSTEAD: dict[str, dict[str, Program]] = {
     }
     for op in ("linear", "batched_linear", "grouped_linear", "matmul_all_reduce")
 }
-_STORED = ("products", "inner", "outer")
 _INSTEAD["fused_moe"] = {
     "int8-activations": Program(_EIGHT_BIT, function=_eight_bit_experts, declared=True),
-    "int8-activations+products+inner+outer": Program(
-        "; ".join((_EIGHT_BIT, *(POINTS[p] for p in _STORED))), frozenset(_STORED), _eight_bit_experts, declared=True
-    ),
 }
 _INSTEAD["layer_norm"] = {
     "one-pass-variance": Program("the variance is mean(x^2) - mean(x)^2", function=_one_pass, declared=True)

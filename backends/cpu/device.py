@@ -41,7 +41,7 @@ FAST = replace(
     programs={
         "linear": ("int8-activations", "bfloat16-activations"),
         "grouped_linear": ("int8-activations",),
-        "fused_moe": ("int8-activations", "int8-activations+products+inner+outer"),
+        "fused_moe": ("int8-activations",),
     },
 )
 """In fast mode, products with weights in tiles round their activations."""
