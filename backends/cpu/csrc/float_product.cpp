@@ -18,7 +18,7 @@ constexpr int64_t SPAN = 256;        // values of k that are added up on their o
 constexpr int64_t AHEAD = 2304;      // bytes to fetch ahead of use
 constexpr int64_t TOKEN_BLOCK = 516; // tokens packed at a time
 constexpr int MOST_JOBS = 16;
-constexpr int64_t FEW = 4; // up to here blocks are decoded for each use
+constexpr int FEW = 4; // up to here blocks are decoded for each use
 
 // Tokens and tiles whose sums are kept in registers.
 #if defined(LANES_AVX512)
@@ -65,14 +65,16 @@ UNROLL_16
     for (int line = 0; line < lines; line += 64) __builtin_prefetch(p + line);
 }
 
-// R tile rows by T tokens, of which `kept` are stored.
-template <int R, int T, class F>
-void few_tokens(F, const TileJob &job, const Floats &x, int64_t kept, int64_t tile) {
+constexpr int R = 4; // tile rows whose sums are kept in registers, so that no sum waits for the one before
+
+// `tiles` tile rows, at most R, by `tokens` tokens, at most T.
+template <int T, class F>
+void few_tokens(F, const TileJob &job, const Floats &x, int64_t tile, int64_t tiles) {
     const int64_t step = tile_row_bytes<F>(x.k), blocks = x.k / BLOCK;
     const float *tokens[T];
-    for (int t = 0; t < T; t++) tokens[t] = x.rows + (t < kept ? t : 0) * x.stride;
-    const auto start = [&](int r) { return Walk<F>(job.tiles->data + (tile + (r < R ? r : 0)) * step); };
-    Walk<F> w[4] = {start(0), start(1), start(2), start(3)};
+    for (int t = 0; t < T; t++) tokens[t] = x.rows + (t < x.tokens ? t : 0) * x.stride;
+    const auto start = [&](int r) { return Walk<F>(job.tiles->data + (tile + (r < tiles ? r : 0)) * step); };
+    Walk<F> w[R] = {start(0), start(1), start(2), start(3)};
     alignas(64) float totals[R][T][TILE];
     Lanes sums[R][T];
     for (int64_t b = 0; b < blocks; b++) {
@@ -89,7 +91,8 @@ UNROLL_8
 UNROLL_4
         for (int r = 0; r < R; r++) {
             w[r].start(b);
-            fetch<F>(w[r].at + AHEAD + (b + AHEAD / F::bytes < blocks ? 0 : (R - 1) * step)); // or rows after these
+            // near the end of these rows, what is wanted next lies behind the other tile rows of the group
+            fetch<F>(w[r].at + AHEAD + (b + AHEAD / F::bytes < blocks ? 0 : (R - 1) * step));
             factors[r] = Reader<F>::factors(w[r].at, w[r].head);
         }
         const int64_t k = BLOCK * b;
@@ -107,18 +110,15 @@ UNROLL_8
 UNROLL_4
         for (int r = 0; r < R; r++) w[r].step();
     }
+UNROLL_4
     for (int r = 0; r < R; r++)
-        for (int t = 0; t < kept; t++) {
+UNROLL_4
+        for (int t = 0; t < T; t++) {
+            if (r >= tiles || t >= x.tokens) continue;
             float out[TILE];
             store(out, blocks <= SPAN / BLOCK ? sums[r][t] : add(load(totals[r][t]), sums[r][t]));
             store_sums(job, t, tile + r, out);
         }
-}
-
-template <int R, class F> void few_of(F f, const TileJob &job, const Floats &x, int64_t tile) {
-    if (x.tokens == 1) return few_tokens<R, 1>(f, job, x, 1, tile);
-    if (x.tokens == 2) return few_tokens<R, 2>(f, job, x, 2, tile);
-    few_tokens<R, FEW>(f, job, x, x.tokens, tile);
 }
 
 // ------------------------------------------------------------------------------------------------ many tokens
@@ -385,8 +385,15 @@ template <class F> void run_tiles(F f, const TileJob &job, const Floats &x, int6
         for (; tile < last; tile++) many_tokens<1>(f, job, x, tile);
         return;
     }
-    for (; tile + 4 <= last; tile += 4) few_of<4>(f, job, x, tile);
-    for (; tile < last; tile++) few_of<1>(f, job, x, tile);
+    for (; tile < last; tile += R) {
+        const int64_t tiles = last - tile < R ? last - tile : R;
+        if (x.tokens == 1)
+            few_tokens<1>(f, job, x, tile, tiles);
+        else if (x.tokens == 2)
+            few_tokens<2>(f, job, x, tile, tiles);
+        else
+            few_tokens<FEW>(f, job, x, tile, tiles);
+    }
 }
 
 void run_jobs(const Floats &x, const TileJob *jobs, int32_t count) {
