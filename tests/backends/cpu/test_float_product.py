@@ -18,7 +18,25 @@ from xinheng.core.hal import WeightPart, WeightSource
 from xinheng.core.ir.dtype import dtype
 
 FLOATS = ["float32", "bfloat16", "float16"]
-FORMATS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", *FLOATS]
+FORMATS = [
+    "q4_0",
+    "q4_1",
+    "q5_0",
+    "q5_1",
+    "q8_0",
+    "q3_k",
+    "q4_k",
+    "q5_k",
+    "q6_k",
+    "iq4_nl",
+    "iq4_xs",
+    "mxfp4",
+    "int8_row",
+    "int4_g128",
+    "int4_g32",
+    "int8_g64_bf16",
+    *FLOATS,
+]
 KINDS = [torch.float32, torch.bfloat16, torch.float16]
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 33)
 
