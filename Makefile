@@ -1,4 +1,4 @@
-.PHONY: demo test check native-check fix build venv
+.PHONY: demo test check native-check fix build certify venv
 
 demo: ## set up and let a small model answer on the CPU
 	scripts/demo
@@ -17,6 +17,9 @@ fix: ## repair style and generated documents
 
 build: ## wheel and sdist, tried in an empty environment
 	scripts/build
+
+certify: ## conformance of the CPU in both modes, and the support matrix from its certificates
+	scripts/certify
 
 venv: ## the development environment in .venv
 	scripts/setup dev

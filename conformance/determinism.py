@@ -1,7 +1,8 @@
 """Levels of determinism, and the defects that only a device has which promises one of them.
 
 D0 nothing, D1 a repeated call has the same bits, D2 also in another process and after other work, D3 also row by row of
-a batch, D4 also from a captured graph. A device declares its level in `Arithmetic.determinism`.
+a batch and token by token of a prompt, D4 also from a captured graph. A device declares its level in
+`Arithmetic.determinism`.
 """
 
 from __future__ import annotations
