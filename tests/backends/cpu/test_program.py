@@ -225,3 +225,31 @@ def test_results_that_nobody_reads_and_errors_of_kernels(cpu: CPUDevice, monkeyp
     monkeypatch.setattr(exe, "steps", [(node, choice, failing) for node, choice, _ in exe.steps])
     with pytest.raises(DeviceError, match=r"kernel 'torch_topk' of topk failed to compute .*: out of luck"):
         exe.bind({}).run({"x": given})
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "told"),
+    [
+        ("picked", [0, 8], r"index_select .* position 1 of"),
+        ("picked", [-1, 0], r"index_select .* position 0 of"),
+        ("slots", [0, 1, 2, 3, 4, 5, 6, 128], r"write_cache .* position 7 of"),
+        ("table", [[0, 1], [8, 3]], r"paged_attention .* position 1 of"),
+        ("table", [[-1, 1], [2, 3]], r"paged_attention .* position 0 of"),
+        ("query_start", [0, 5, 3], r"paged_attention .* position 1 of"),
+        ("query_start", [0, 3, 9], r"paged_attention .* position 1 of"),
+        ("query_start", [-1, 3, 8], r"paged_attention .* position 0 of"),
+        ("seq_lens", [3, 33], r"paged_attention .* position 1 of"),
+        ("seq_lens", [-3, 5], r"paged_attention .* position 0 of"),
+    ],
+)
+def test_what_is_out_of_range_is_an_error_that_names_the_op_and_the_next_run_works(
+    cpu: CPUDevice, name: str, values: Any, told: str
+) -> None:
+    graph, sources = layer()
+    made, given = bound(compile(graph, cpu, bounds=BOUNDS), sources), feeds((3, 5), (3, 5))
+    made.run(given).wait()
+    before = cpu.download(made.outputs["y"]).copy()
+    with pytest.raises(DeviceError, match=rf"cpu:0: {told} its indices, slots or sequences is out of range"):
+        made.run({**given, name: np.array(values, np.int32)})
+    made.run(given).wait()
+    np.testing.assert_array_equal(cpu.download(made.outputs["y"]), before)
