@@ -4,6 +4,11 @@
 
 namespace {
 
+// Strides of a cache [blocks, block_size, heads, width].
+PageStrides contiguous(int64_t block_size, int64_t heads, int64_t width) {
+    return {block_size * heads * width, heads * width, width, 1};
+}
+
 // A batch over a paged cache: some sequences, their lengths, and blocks in random order.
 struct Batch {
     int64_t heads = 4, kv_heads = 2, k_width = 20, v_width = 24, block_size = 16, blocks = 64, window = 0;
@@ -75,6 +80,8 @@ template <class T, class C> struct Scene {
         c.scale = 0.3;
         c.softcap = b.softcap;
         c.window = b.window;
+        c.k_strides = contiguous(b.block_size, b.kv_heads, b.k_width);
+        c.v_strides = contiguous(b.block_size, b.kv_heads, b.v_width);
         c.type = type_of<T>();
         c.cache_type = type_of<C>();
         c.sinks_type = FLOAT32;
@@ -137,8 +144,9 @@ template <class T, class C> void write(Check &check, Random &random) {
         for (int64_t i = 0; i < heads * width && to[static_cast<size_t>(t)] >= 0; i++)
             assign(wanted[static_cast<size_t>(to[static_cast<size_t>(t)] * heads * width + i)],
                    to_float(x[static_cast<size_t>(t * heads * width + i)]));
+    const PageStrides strides = contiguous(16, heads, width);
     const int64_t result = xh_write_cache(x.data(), type_of<T>(), tokens, heads, heads * width, width, width, to.data(),
-                                          cache.data(), type_of<C>(), slots);
+                                          cache.data(), type_of<C>(), slots / 16, 16, &strides);
     check.that(result == -1, "write_cache fails");
     check.that(std::memcmp(cache.data(), wanted.data(), cache.size() * sizeof(C)) == 0, "write_cache wrote other bits");
 }
@@ -166,7 +174,8 @@ void check_cache(Check &check) {
     write<f16, float>(check, random);
     const int32_t outside[] = {0, 32};
     std::vector<float> x(2), cache(32);
-    check.that(xh_write_cache(x.data(), FLOAT32, 2, 1, 1, 1, 1, outside, cache.data(), FLOAT32, 32) == 1,
+    const PageStrides strides = contiguous(16, 1, 1);
+    check.that(xh_write_cache(x.data(), FLOAT32, 2, 1, 1, 1, 1, outside, cache.data(), FLOAT32, 2, 16, &strides) == 1,
                "a slot outside the cache is not found");
 }
 

@@ -5,7 +5,8 @@
 
 namespace {
 
-const char *const TILED[] = {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"};
+const char *const TILED[] = {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k",
+                             "q5_k", "q6_k", "q3_k", "iq4_nl", "iq4_xs", "mxfp4"};
 constexpr int64_t FETCHED_AHEAD = 8192; // bytes behind the last tile that may be fetched
 
 struct Packed {
@@ -14,11 +15,11 @@ struct Packed {
 };
 
 Packed pack(const char *scheme, const WeightRows &w) {
-    const int32_t format = xh_tile_format(scheme);
+    const int32_t source = xh_tile_source(scheme);
     Packed p;
-    p.memory.resize(static_cast<size_t>(xh_tiles_bytes(format, w.rows, w.columns) + FETCHED_AHEAD));
-    xh_pack_tiles(format, w.data.data(), w.row_bytes, w.rows, w.columns, p.memory.data());
-    p.tiles = {format, 0, w.rows, w.columns, p.memory.data()};
+    p.memory.resize(static_cast<size_t>(xh_tiles_bytes(source, w.rows, w.columns) + FETCHED_AHEAD));
+    xh_pack_tiles(source, w.data.data(), w.row_bytes, w.rows, w.columns, p.memory.data());
+    p.tiles = {xh_tile_format(source), 0, w.rows, w.columns, p.memory.data()};
     return p;
 }
 
@@ -85,6 +86,42 @@ template <class T> void linear(Check &check, const char *scheme, int64_t tokens,
     compare(check, y, wide, tokens, a, bias, 48, std::string(scheme) + " linear");
 }
 
+// Weights of float numbers in tiles: activations stay as they are, or are rounded to bfloat16 first.
+void float_product(Check &check, const char *scheme, int64_t tokens, bool to_bf16, Random &random) {
+    const int64_t rows = 37, k = 200;
+    const WeightRows w = random_rows(scheme, rows, 208, random); // whole blocks; the last eight columns stay out
+    WeightRows narrow = w;
+    narrow.columns = k;
+    narrow.values.clear();
+    for (int64_t r = 0; r < rows; r++) narrow.values.insert(narrow.values.end(), w.row(r), w.row(r) + k);
+    const Packed packed = pack(scheme, narrow);
+    const std::vector<float> x = random.normals(tokens * k), bias = random.normals(rows);
+    std::vector<double> wide;
+    for (float v : x) {
+        bf16 b;
+        assign(b, v);
+        wide.push_back(to_bf16 ? to_float(b) : v);
+    }
+    std::vector<float> y(static_cast<size_t>(tokens * rows));
+    const TileJob job{&packed.tiles, bias.data(), y.data(), rows, FLOAT32, FLOAT32};
+    check.that(xh_float_product(x.data(), FLOAT32, tokens, k, k, &job, 1, to_bf16) == 0, "a type is unknown");
+    compare(check, y, wide, tokens, narrow, bias, 64, std::string(scheme) + " float tiles");
+}
+
+// The first of the largest values.
+void argmax(Check &check, int64_t columns, Random &random) {
+    std::vector<float> x = random.normals(3 * columns);
+    x[static_cast<size_t>(columns / 2)] = x[static_cast<size_t>(columns - 1)] = 9.0f;
+    int32_t found[3];
+    xh_argmax(x.data(), 3, columns, columns, found);
+    for (int64_t r = 0; r < 3; r++) {
+        int64_t best = 0;
+        for (int64_t c = 1; c < columns; c++)
+            if (x[static_cast<size_t>(r * columns + c)] > x[static_cast<size_t>(r * columns + best)]) best = c;
+        check.that(found[r] == best, "argmax of " + std::to_string(columns) + " columns");
+    }
+}
+
 void tile_rows(Check &check, const char *scheme, Random &random) {
     const WeightRows w = random_rows(scheme, 35, 256, random);
     const Packed packed = pack(scheme, w);
@@ -132,7 +169,11 @@ void check_tiles(Check &check) {
         tile_product<f16>(check, scheme, 1, random);
         tile_rows(check, scheme, random);
     }
-    check.that(xh_tile_format("float32") < 0 && xh_tiles_bytes(0, 16, 100) == 0, "what cannot be tiled is tiled");
+    for (const char *scheme : {"float32", "bfloat16", "float16"})
+        for (int64_t tokens : {1, 2, 7})
+            for (bool to_bf16 : {false, true}) float_product(check, scheme, tokens, to_bf16, random);
+    for (int64_t columns : {1, 17, 5000}) argmax(check, columns, random);
+    check.that(xh_tile_source("no such scheme") < 0 && xh_tiles_bytes(0, 16, 100) == 0, "what cannot be tiled is tiled");
 }
 
 void check_linear(Check &check) {

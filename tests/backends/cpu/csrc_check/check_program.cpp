@@ -59,10 +59,10 @@ void a_chain(Check &check, int64_t tokens) {
     Random random;
     const int64_t width = 512, rows = 64, hidden = 160;
     const WeightRows w = random_rows("q4_0", hidden, width, random);
-    const int32_t format = xh_tile_format("q4_0");
-    std::vector<uint8_t> packed(static_cast<size_t>(xh_tiles_bytes(format, hidden, width) + 8192));
-    xh_pack_tiles(format, w.data.data(), w.row_bytes, hidden, width, packed.data());
-    const Tiles tiles{format, 0, hidden, width, packed.data()};
+    const int32_t source = xh_tile_source("q4_0");
+    std::vector<uint8_t> packed(static_cast<size_t>(xh_tiles_bytes(source, hidden, width) + 8192));
+    xh_pack_tiles(source, w.data.data(), w.row_bytes, hidden, width, packed.data());
+    const Tiles tiles{xh_tile_format(source), 0, hidden, width, packed.data()};
     const std::vector<float> table = random.normals(rows * width), weight = random.normals(width);
     std::vector<int32_t> ids;
     for (int64_t t = 0; t < tokens; t++) ids.push_back(static_cast<int32_t>(random.below(rows)));
@@ -97,6 +97,7 @@ void attend(Program &p, const std::vector<float> &data, const int32_t *start, co
                             p.at(lengths),     p.at(table),       number(0),         p.at(out.data()),
                             p.at(out.data() + 64)};
     for (int64_t n : {2, 1, 1, 16, 16, 16, 16, 4, 16, 2, 2, 2}) a.push_back(number(n));
+    for (int64_t n : {256, 16, 16, 1, 256, 16, 16, 1}) a.push_back(number(n)); // strides of keys and values
     for (double x : {1.0, 0.0}) a.push_back(real(x));
     for (int64_t n : {0, 0, 0, 0, 1}) a.push_back(number(n));
     p.add(attention, a);
@@ -137,7 +138,8 @@ void check_faults(Check &check) {
     const int32_t slots[] = {0, 1, 64};
     fails(check, 3, "a slot beyond the cache", [&](Program &p) {
         p.add(write_cache, {p.at(data.data()), number(FLOAT32), number(3), number(1), number(16), number(16),
-                            number(16), p.at(slots), p.at(out.data()), number(FLOAT32), number(64)});
+                            number(16), p.at(slots), p.at(out.data()), number(FLOAT32), number(4),
+                            number(16), number(256), number(16), number(16), number(1)});
     });
     const int32_t start[] = {0, 1, 2}, lengths[] = {20, 20}, table[] = {0, 1, 2, 4}, holes[] = {0, -1, 2, 3};
     const int32_t long_lengths[] = {20, 40}, backward[] = {0, 2, 1}, many[] = {0, 1, 9}, good[] = {0, 1, 2, 3};
