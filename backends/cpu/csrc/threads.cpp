@@ -1,4 +1,4 @@
-// The thread pool. The tasks of a job are split evenly among threads beforehand; one that is done takes from the others.
+// The thread pool. The tasks of a job are split evenly among threads beforehand; who is done takes from the others.
 // A worker joins a job only while it is open, so the caller never waits for a thread that has not started, for instance
 // because another program holds its core. Between the jobs of a program workers spin, else they sleep.
 #include "threads.h"
@@ -276,7 +276,7 @@ void *scratch(Slot slot, size_t bytes) {
 
 extern "C" {
 
-// Uses `count` threads (1 .. 256) from now on; if that is a change, waits for a job in flight. Returns the count in use.
+// Uses `count` threads (1 .. 256) from now on; a change waits for a job in flight. Returns the count in use.
 __attribute__((visibility("default"))) int32_t xh_set_threads(int32_t count) {
     count = count < 1 ? 1 : count > MAX_THREADS ? MAX_THREADS : count;
     pthread_mutex_lock(&pool_mutex);

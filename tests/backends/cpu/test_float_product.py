@@ -190,7 +190,9 @@ def test_infinities_and_nan_reach_only_their_row(native: SimpleNamespace, random
 
 
 @pytest.mark.parametrize("name", FLOATS)
-def test_rows_of_floats_are_read_as_they_were(build: SimpleNamespace, random_weight: Any, exact: Any, name: str) -> None:
+def test_rows_of_floats_are_read_as_they_were(
+    build: SimpleNamespace, random_weight: Any, exact: Any, name: str
+) -> None:
     weight = random_weight([(name, 37), ("q8_0", 5)], 96)
     ids = torch.tensor([[0, 41, 36], [37, 17, 0]], dtype=torch.int32)
     rows = tile_embedding_kernel(build.library)(ids, tiles_of(build, weight), dtype=dtype("float32"))

@@ -20,7 +20,8 @@ struct Batch {
     Batch(const std::vector<int32_t> &rows, const std::vector<int32_t> &given, Random &random) : lengths(given) {
         std::vector<int32_t> free;
         for (int32_t b = 0; b < blocks; b++) free.push_back(b);
-        for (int32_t length : lengths) table_width = std::max<int64_t>(table_width, (length + block_size - 1) / block_size);
+        for (int32_t length : lengths)
+            table_width = std::max<int64_t>(table_width, (length + block_size - 1) / block_size);
         for (size_t s = 0; s < rows.size(); s++) {
             start.push_back(start.back() + rows[s]);
             for (int64_t b = 0; b < table_width; b++) {
@@ -33,7 +34,8 @@ struct Batch {
     }
     int64_t tokens() const { return start.back(); }
     int64_t slot(size_t seq, int64_t position) const {
-        const int64_t block = table[seq * static_cast<size_t>(table_width) + static_cast<size_t>(position / block_size)];
+        const int64_t at = static_cast<int64_t>(seq) * table_width + position / block_size;
+        const int64_t block = table[static_cast<size_t>(at)];
         return block * block_size + position % block_size;
     }
 };
@@ -102,8 +104,8 @@ template <class T, class C> struct Scene {
             const int64_t at = b.slot(seq, j) * b.kv_heads + kv;
             double logit = 0;
             for (int64_t d = 0; d < b.k_width; d++)
-                logit += static_cast<double>(to_float(q[static_cast<size_t>((token * b.heads + head) * b.k_width + d)])) *
-                         to_float(k[static_cast<size_t>(at * b.k_width + d)]);
+                logit += static_cast<double>(to_float(q.data()[(token * b.heads + head) * b.k_width + d])) *
+                         to_float(k.data()[at * b.k_width + d]);
             logit *= 0.3;
             if (b.softcap > 0) logit = b.softcap * std::tanh(logit / b.softcap);
             const double weight = std::exp(logit);

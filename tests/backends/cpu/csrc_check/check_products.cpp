@@ -156,7 +156,8 @@ template <class T> void rows(Check &check, const char *scheme, Random &random) {
         check.that(std::memcmp(some.data() + i * 256, all.data() + ids[i] * 256, 256 * sizeof(T)) == 0,
                    std::string(scheme) + " embedding is not dequantize");
     const int64_t outside[] = {8, -1};
-    check.that(xh_embedding(outside, 1, 2, &part, 1, 256, type_of<T>(), some.data()) == 1, "a row outside is not found");
+    const int64_t first = xh_embedding(outside, 1, 2, &part, 1, 256, type_of<T>(), some.data());
+    check.that(first == 1, "a row outside is not found");
 }
 
 } // namespace
@@ -173,7 +174,8 @@ void check_tiles(Check &check) {
         for (int64_t tokens : {1, 2, 7})
             for (bool to_bf16 : {false, true}) float_product(check, scheme, tokens, to_bf16, random);
     for (int64_t columns : {1, 17, 5000}) argmax(check, columns, random);
-    check.that(xh_tile_source("no such scheme") < 0 && xh_tiles_bytes(0, 16, 100) == 0, "what cannot be tiled is tiled");
+    check.that(xh_tile_source("no such scheme") < 0, "an unknown scheme is tiled");
+    check.that(xh_tiles_bytes(0, 16, 100) == 0, "columns that fill no blocks are tiled");
 }
 
 void check_linear(Check &check) {

@@ -41,7 +41,8 @@ Argument real(double x) {
 
 // Rows of x by index into y.
 void gather(Program &p, const float *x, int64_t rows, int64_t width, const int32_t *ids, int64_t count, float *y) {
-    p.add(gather_rows, {p.at(x), p.at(ids), p.size(count), number(rows), number(width * 4), number(width * 4), p.at(y)});
+    const Argument bytes = number(width * 4);
+    p.add(gather_rows, {p.at(x), p.at(ids), p.size(count), number(rows), bytes, bytes, p.at(y)});
 }
 
 void add_norm(Program &p, const float *x, int64_t rows, int64_t width, const float *weight, float *y) {
@@ -66,7 +67,8 @@ void a_chain(Check &check, int64_t tokens) {
     const std::vector<float> table = random.normals(rows * width), weight = random.normals(width);
     std::vector<int32_t> ids;
     for (int64_t t = 0; t < tokens; t++) ids.push_back(static_cast<int32_t>(random.below(rows)));
-    std::vector<float> x(static_cast<size_t>(tokens * width)), normed = x, y(static_cast<size_t>(tokens * hidden)), z = y;
+    std::vector<float> x(static_cast<size_t>(tokens * width)), normed = x;
+    std::vector<float> y(static_cast<size_t>(tokens * hidden)), z = y;
     Program p;
     gather(p, table.data(), rows, width, ids.data(), tokens, x.data());
     add_norm(p, x.data(), tokens, width, weight.data(), normed.data());
@@ -76,7 +78,7 @@ void a_chain(Check &check, int64_t tokens) {
 
     std::vector<float> x2 = x, normed2 = normed, y2 = y, z2 = z;
     for (int64_t t = 0; t < tokens; t++)
-        std::memcpy(x2.data() + t * width, table.data() + ids[static_cast<size_t>(t)] * width, static_cast<size_t>(width) * 4);
+        for (int64_t i = 0; i < width; i++) x2.data()[t * width + i] = table.data()[ids.data()[t] * width + i];
     xh_rms_norm(x2.data(), FLOAT32, tokens, 1, width, 0, width, weight.data(), FLOAT32, 1e-6, normed2.data());
     const TileJob job{&tiles, nullptr, y2.data(), hidden, FLOAT32, FLOAT32};
     xh_tile_product(normed2.data(), FLOAT32, tokens, width, width, &job, 1);
@@ -88,7 +90,8 @@ void a_chain(Check &check, int64_t tokens) {
         if (p.run(round % 2 ? stamps : nullptr)) return check.fail("a program fails");
         if (z != z2) return check.fail("a program gives other bits than its kernels");
     }
-    for (int i = 0; i < 4; i++) check.that(stamps[i] > 0 && stamps[i] <= stamps[i + 1], "times of commands do not ascend");
+    for (int i = 0; i < 4; i++)
+        check.that(stamps[i] > 0 && stamps[i] <= stamps[i + 1], "times of commands do not ascend");
 }
 
 void attend(Program &p, const std::vector<float> &data, const int32_t *start, const int32_t *lengths,

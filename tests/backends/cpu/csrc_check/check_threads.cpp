@@ -14,7 +14,8 @@ constexpr double LARGE = 1e9; // an estimate that always makes a job
 void every_task_runs_once(Check &check, int64_t count) {
     std::vector<int> runs(static_cast<size_t>(count));
     parallel(count, LARGE, [&](int64_t i) { runs[static_cast<size_t>(i)]++; });
-    for (int n : runs) check.that(n == 1, "a task of " + std::to_string(count) + " ran " + std::to_string(n) + " times");
+    for (int n : runs)
+        check.that(n == 1, "a task of " + std::to_string(count) + " ran " + std::to_string(n) + " times");
 }
 
 // What a job wrote is there for the caller, and what the caller wrote for the next job.
