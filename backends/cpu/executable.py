@@ -30,9 +30,9 @@ from .._torch.handles import DTYPES
 from .commands import ENCODERS
 from .guarded import Room
 from .kernels import Library, TiledWeight, by_group, tiled
-from .layouts import TILE_KERNELS, TILE_LOOKUP, agreed
+from .layouts import TILE_KERNELS, agreed
 from .memory import Slabs
-from .program import ARENA, CODES, Command, Planner, Program, PythonStep, Unbounded
+from .program import ARENA, CODES, Command, Place, Planner, Program, PythonStep, Unbounded
 
 Segment = Callable[[list[Any], dict[str, int], Profile | None], None]
 """A part of a step: takes the values that Python holds, the sizes of the run, and a profile to be filled."""
@@ -82,9 +82,9 @@ class CPUExecutable(KernelExecutable):
         return weight
 
     def _tiled(self, name: str) -> bool:
-        """Whether the kernels that read a parameter want it in tiles; rows are looked up as well where they lie."""
+        """Whether the kernels that read a parameter want it in tiles."""
         readers = self._readers.get(name)
-        return readers is not None and readers <= TILE_KERNELS and readers != {TILE_LOOKUP}
+        return readers is not None and readers <= TILE_KERNELS
 
     def bind(self, buffers: Mapping[str, Buffer]) -> KernelBound:
         plain = super().bind(buffers)
@@ -166,7 +166,7 @@ class ProgramBound(KernelBound):
         for slot, part in zip(self._program.states[id(value)], parts, strict=True):
             self._slots[slot] = part.data_ptr()
         blocks, size = parts[0].shape[:2]
-        known = {"blocks": blocks, "block_size": size, "slots": blocks * size}
+        known = {"blocks": blocks, "block_size": size}
         for part, pages in enumerate(parts):
             known |= {f"stride {part} {axis}": step for axis, step in enumerate(pages.stride())}
         for word, count in known.items():
@@ -235,10 +235,16 @@ class ProgramBound(KernelBound):
         place = self._program.places[id(value)]
         *shape, row = resolve((*place.type.shape, place.row), sizes)
         kind = DTYPES[place.type.dtype]
-        memory = self._arena.view(kind) if place.slot == ARENA else self._tensors[place.slot].reshape(-1)
+        memory = self._arena.view(kind) if place.slot == ARENA else self._tensor(place).reshape(-1)
         strides = [math.prod(shape[i + 1 : -1]) * row for i in range(len(shape) - 1)]
         first = memory.storage_offset() + place.offset // kind.itemsize
         return memory.as_strided(shape, (*strides, 1)[: len(shape)], first)
+
+    def _tensor(self, place: Place) -> torch.Tensor:
+        """What lies in a slot: an input or what a kernel in Python made."""
+        held = self._tensors[place.slot]
+        found: torch.Tensor = self._cpu.device.upload(held, place.type.dtype) if isinstance(held, np.ndarray) else held
+        return found
 
     def run(
         self,

@@ -28,7 +28,12 @@ def write_latent_cache(plan: Planner, node: Node) -> None:
             plan.address(slots),
             plan.state_part(cache, part),
             plan.number(_coding(cache)),
-            plan.state_size(cache, "slots"),
+            plan.state_size(cache, "blocks"),
+            plan.state_size(cache, "block_size"),
+            plan.state_size(cache, f"stride {part} 0"),
+            plan.state_size(cache, f"stride {part} 1"),
+            plan.number(0),
+            plan.state_size(cache, f"stride {part} 2"),
         )
     plan.share_state(cache, node.results[0])
 

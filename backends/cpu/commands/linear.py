@@ -112,6 +112,4 @@ def embedding(plan: Planner, node: Node) -> None:
 
 @encodes("native_embedding_tiles")
 def tile_embedding(plan: Planner, node: Node) -> None:
-    weight = node.operand("weight")
-    readers = [plan.kernel(n) for n in plan.graph.nodes if any(v is weight for v in n.operands)]
-    _embedding(plan, node, "embedding" if TILE_PRODUCTS.keys().isdisjoint(readers) else "tile_rows")
+    _embedding(plan, node, "tile_rows")

@@ -1,5 +1,6 @@
 // Gated activations: gate goes through silu or gelu and is multiplied by up, rounded to the type at the end. Silu and
 // the gelu of tanh compute in float32 with an exponential of about one ulp, the gelu of erf in float64.
+#include "kernels.h"
 #include "exponential.h"
 #include "views.h"
 #include <cmath>
@@ -8,36 +9,55 @@ namespace {
 
 enum Function : int32_t { SILU = 0, GELU_TANH = 1, GELU_ERF = 2 };
 
-// x / (1 + e^-v) by the exponential of -|v|, given as a float and what is missing of it.
-inline float gate(float x, float v, float missing) {
-    const float e = exp_negative(v < 0 ? v : -v) * (1.0f + (v < 0 ? missing : -missing));
-    return (v < 0 ? x * e : x) / (1.0f + e);
+// x / (1 + e^-v) * up by the exponential of -|v|; v is given as a float and what is missing of it.
+inline float gate(float x, float v, float missing, float up) {
+    float first, second; // e^-|v| may be too small for a normal number, though x times it is not
+    exp_parts(v < 0 ? v : -v, first, second);
+    first *= 1.0f + (v < 0 ? missing : -missing);
+    return (v < 0 ? x * first : x) / (1.0f + first * second) * up * (v < -170.0f ? 0.0f : v < 0 ? second : 1.0f);
 }
 
-inline float silu(float x) { return gate(x, x, 0.0f); }
+inline float silu(float x, float up) { return gate(x, x, 0.0f, up); }
 
-// 0.5 x (1 + tanh(u)) = x / (1 + e^(-2u)), without the cancellation; 2u in two floats, since e multiplies its error.
-inline float gelu_tanh(float x) {
-    constexpr double ROOT = 1.5957691216057308, CUBE = 0.044715; // 2 sqrt(2 / pi)
+// v = 2 sqrt(2 / pi) (x + 0.044715 x^3) as a float and what is missing of it, since an exponential multiplies its error.
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+inline float tanh_argument(float x, float &missing) {
+    constexpr double ROOT = 1.5957691216057308, CUBE = 0.044715;
     constexpr float ROOT_HIGH = ROOT, ROOT_LOW = ROOT - ROOT_HIGH, CUBE_HIGH = CUBE, CUBE_LOW = CUBE - CUBE_HIGH;
-    const float t = x < -32.0f ? -32.0f : x > 32.0f ? 32.0f : x; // e is 0 or infinite long before
-    const float square = t * t, square_rest = multiply_add(t, t, -square);
+    const float square = x * x, square_rest = multiply_add(x, x, -square);
     const float cube = CUBE_HIGH * square;
     const float cube_rest = multiply_add(CUBE_HIGH, square, -cube) + (CUBE_HIGH * square_rest + CUBE_LOW * square);
     const float factor = 1.0f + cube, added = factor - 1.0f;
     const float factor_rest = (1.0f - (factor - added)) + (cube - added) + cube_rest;
-    const float line = ROOT_HIGH * t, line_rest = multiply_add(ROOT_HIGH, t, -line) + ROOT_LOW * t;
+    const float line = ROOT_HIGH * x, line_rest = multiply_add(ROOT_HIGH, x, -line) + ROOT_LOW * x;
     const float v = line * factor;
-    return gate(x, v, multiply_add(line, factor, -v) + (line * factor_rest + line_rest * factor));
+    missing = multiply_add(line, factor, -v) + (line * factor_rest + line_rest * factor);
+    return v;
+}
+#else
+inline float tanh_argument(float x, float &missing) {
+    const double wide = x, v = 1.5957691216057308 * (wide + 0.044715 * wide * wide * wide);
+    const float near = static_cast<float>(v);
+    missing = static_cast<float>(v - near);
+    return near;
+}
+#endif
+
+// 0.5 x (1 + tanh(v / 2)) = x / (1 + e^-v), without the cancellation.
+inline float gelu_tanh(float x, float up) {
+    float missing; // beyond 32, e is 0 or infinite
+    const float v = tanh_argument(x < -32.0f ? -32.0f : x > 32.0f ? 32.0f : x, missing);
+    return gate(x, v, missing, up);
 }
 
-inline float gelu_erf(float x) {
-    return static_cast<float>(0.5 * x * std::erfc(-0.70710678118654752 * static_cast<double>(x)));
+inline float gelu_erf(float x, float up) {
+    const double wide = x;
+    return static_cast<float>(0.5 * wide * std::erfc(-0.70710678118654752 * wide) * up);
 }
 
 template <class T, class F> inline void gated(const T *gate, const T *up, int64_t width, T *y, F function) {
     for (int64_t i = 0; i < width; i++) {
-        assign(y[i], function(to_float(gate[i])) * to_float(up[i]));
+        assign(y[i], function(to_float(gate[i]), to_float(up[i])));
     }
 }
 

@@ -1,4 +1,5 @@
 // The index of the largest value of each row; the lowest one on ties, and the first NaN before any number.
+#include "kernels.h"
 #include "lanes.h"
 #include "threads.h"
 

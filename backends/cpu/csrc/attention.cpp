@@ -2,6 +2,7 @@
 // chunk gives a maximum, a sum and a weighted value on its own, and chunks are joined in ascending order. So a row's
 // result depends on its query and its keys only: not on other rows, the split of a prompt, threads, block size or the
 // layout of the cache.
+#include "kernels.h"
 #include "attention.h"
 #include "attention_tile.h"
 #include "lanes.h"

@@ -1,4 +1,5 @@
 // write_cache: puts new keys and values into the slots of a paged cache.
+#include "kernels.h"
 #include "attention.h"
 #include "numbers.h"
 #include "threads.h"

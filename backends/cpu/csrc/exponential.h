@@ -37,10 +37,10 @@ static inline double exp_double(double x) {
     return x > 709.0 ? std::numeric_limits<double>::infinity() : p != p ? p : y;
 }
 
-// e^x for x <= 0 in float32: at most 1.1 ulp off (measured over all arguments), exactly 0 below -104, NaN stays.
-static inline float exp_negative(float x) {
+// e^x for x <= 0 in float32 as the product of two normal numbers, that of -170 below; NaN stays.
+static inline void exp_parts(float x, float &first_part, float &second_part) {
     constexpr float SHIFT = 0x1.8p23f, LOG2E = 0x1.715476p0f, HIGH = 0x1.62ep-1f, LOW = 0x1.0bfbe8p-15f;
-    const float t = x < -104.0f ? -104.0f : x;
+    const float t = x < -170.0f ? -170.0f : x;
     const float shifted = multiply_add(t, LOG2E, SHIFT), n = shifted - SHIFT;
     const float r = multiply_add(-n, LOW, multiply_add(-n, HIGH, t)); // n * HIGH is exact
     float p = 1.0f / 5040;
@@ -53,8 +53,15 @@ static inline float exp_negative(float x) {
     const int32_t whole = static_cast<int32_t>(bits_of(shifted) - bits_of(SHIFT)), first = whole >> 1;
     const float scale0 = float_of(static_cast<uint32_t>(first + 127) << 23);
     const float scale1 = float_of(static_cast<uint32_t>(whole - first + 127) << 23);
-    const float y = p * scale0 * scale1; // two steps: results below 2^-126 round once
-    return x < -104.0f ? 0.0f : p != p ? p : y;
+    first_part = p * scale0;
+    second_part = scale1;
+}
+
+// e^x for x <= 0 in float32: at most 1.1 ulp off (measured over all arguments), exactly 0 below -104, NaN stays.
+static inline float exp_negative(float x) {
+    float first, second;
+    exp_parts(x, first, second);
+    return first * second; // in two steps: results below 2^-126 round once
 }
 
 // tanh for float64, relative error below 1e-11.

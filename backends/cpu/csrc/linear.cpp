@@ -2,6 +2,7 @@
 // ascending k (lane l takes k = l, l + 16, ...) added by the tree of `sum`, whatever the number of tokens, the split
 // of the rows or the threads. Few tokens: blocks are decoded and multiplied in registers; more tokens share a panel of
 // decoded rows.
+#include "kernels.h"
 #include "linear.h"
 #include "threads.h"
 

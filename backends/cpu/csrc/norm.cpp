@@ -1,4 +1,5 @@
 // rms_norm in float32, one rounding at the end; the sum of squares has the order of `linear`.
+#include "kernels.h"
 #include "lanes.h"
 #include "views.h"
 #include <cmath>

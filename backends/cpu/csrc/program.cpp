@@ -5,6 +5,7 @@
 #include "command.h"
 #include "copy.h"
 #include "float_product.h"
+#include "kernels.h"
 #include "latent.h"
 #include "moe.h"
 #include "moe_product.h"
@@ -31,22 +32,6 @@ struct Command {
 constexpr int MOST_ARGUMENTS = 64;
 
 } // namespace
-
-extern "C" {
-int32_t xh_rms_norm(const void *, int32_t, int64_t, int64_t, int64_t, int64_t, int64_t, const void *, int32_t, double,
-                    void *);
-int32_t xh_rotary(const void *, int32_t, int64_t, int64_t, int64_t, int64_t, int64_t, const float *, const float *,
-                  int64_t, int32_t, void *);
-int32_t xh_gated(int32_t, const void *, const void *, int32_t, int64_t, int64_t, int64_t, int64_t, void *);
-int64_t xh_write_cache(const void *, int32_t, int64_t, int64_t, int64_t, int64_t, int64_t, const int32_t *, void *,
-                       int32_t, int64_t, int64_t, const PageStrides *);
-int64_t xh_paged_attention(const AttentionCall *);
-int32_t xh_linear(const void *, int32_t, int64_t, int64_t, int64_t, const Part *, int32_t, const void *, int32_t,
-                  void *);
-int64_t xh_embedding(const void *, int32_t, int64_t, const Part *, int32_t, int64_t, int32_t, void *);
-int64_t xh_tile_rows(const void *, int32_t, int64_t, const Tiles *, int32_t, int32_t, void *);
-void xh_argmax(const float *, int64_t, int64_t, int64_t, int32_t *);
-}
 
 namespace {
 

@@ -1,4 +1,5 @@
 // Brings packed rows of a file into tiles. Codes and factors are moved, never rounded: a tile means what its rows mean.
+#include "kernels.h"
 #include "float_tiles.h"
 #include "threads.h"
 #include "tile_sources.h"

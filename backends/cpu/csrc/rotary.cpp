@@ -1,4 +1,5 @@
 // rotary_embedding: every pair (a, b) becomes (a cos - b sin, b cos + a sin), in float64, rounded to the type last.
+#include "kernels.h"
 #include "numbers.h"
 #include "views.h"
 

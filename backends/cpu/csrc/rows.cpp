@@ -1,4 +1,5 @@
 // Reading weight rows as plain numbers: gathered by index (embedding) or all of them (dequantize).
+#include "kernels.h"
 #include "threads.h"
 #include "weights.h"
 

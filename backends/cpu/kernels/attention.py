@@ -13,7 +13,8 @@ from xinheng.core.errors import DeviceError
 from .library import Library, check, int32_of, type_code
 
 _CALL = struct.Struct("9Q20q2dq4i")  # `AttentionCall` in csrc/attention.h
-_STRIDES = struct.Struct("4q")  # `PageStrides` in csrc/attention.h
+STRIDES = struct.Struct("4q")
+"""`PageStrides` in csrc/attention.h."""
 
 
 def page_strides(pages: torch.Tensor) -> tuple[int, int, int, int]:
@@ -48,7 +49,7 @@ def write_cache_kernel(library: Library) -> Callable[..., Any]:
                 type_code(pages),
                 blocks,
                 size,
-                _STRIDES.pack(*page_strides(pages)),
+                STRIDES.pack(*page_strides(pages)),
             )
             if bad >= 0:
                 raise DeviceError(f"write_cache: slot {int(slots[bad])} is beyond the {blocks * size} cache slots")

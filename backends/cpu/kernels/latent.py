@@ -11,6 +11,7 @@ import torch
 
 from xinheng.core.errors import DeviceError
 
+from .attention import STRIDES
 from .library import Library, check, int32_of, type_code
 
 Tensor = torch.Tensor
@@ -30,8 +31,10 @@ def write_latent_cache_kernel(library: Library) -> Callable[..., Any]:
             if new.shape != (tokens, width):
                 raise DeviceError(f"write_latent_cache: {list(new.shape)} does not fit {tokens} slots of {width}")
             new = new if new.stride(1) == 1 else new.contiguous()
-            given = (new.data_ptr(), type_code(new), tokens, 1, new.stride(0), width, width)
-            bad = library.write_cache(*given, slots.data_ptr(), pages.data_ptr(), type_code(pages), blocks * size)
+            given = (new.data_ptr(), type_code(new), tokens, 1, new.stride(0), width, width, slots.data_ptr())
+            block, slot, dim = pages.stride()
+            strides = STRIDES.pack(block, slot, 0, dim)
+            bad = library.write_cache(*given, pages.data_ptr(), type_code(pages), blocks, size, strides)
             if bad >= 0:
                 there = f"beyond the {blocks * size} cache slots"
                 raise DeviceError(f"write_latent_cache: slot {int(slots[bad])} is {there}")

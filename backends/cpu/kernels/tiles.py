@@ -16,9 +16,7 @@ from xinheng.core.errors import DeviceError
 from xinheng.core.hal import WeightSource
 from xinheng.core.ir.dtype import DType
 
-from ..._torch.handles import TorchWeight
 from ..memory import Slabs, forget
-from .embedding import embedding_kernel
 from .library import TYPES, Library, check, matrix_of, type_code
 
 TILE = 16
@@ -153,12 +151,9 @@ def product_kernel(product: Callable[..., int]) -> Callable[..., torch.Tensor]:
 
 
 def tile_embedding_kernel(library: Library) -> Callable[..., torch.Tensor]:
-    """The kernel of `embedding` for tiled weights, and for those that only it reads, which stay as they are."""
-    plain = embedding_kernel(library)
+    """The kernel of `embedding` for tiled weights."""
 
-    def embedding(indices: torch.Tensor, weight: TiledWeight | TorchWeight, *, dtype: DType) -> torch.Tensor:
-        if not isinstance(weight, TiledWeight):
-            return plain(indices, weight, dtype=dtype)
+    def embedding(indices: torch.Tensor, weight: TiledWeight, *, dtype: DType) -> torch.Tensor:
         kind: Any = getattr(torch, dtype.name)
         flat = indices.contiguous() if indices.dtype in (torch.int32, torch.int64) else indices.to(torch.int64)
         out = torch.empty((*indices.shape, weight.shape[1]), dtype=kind)

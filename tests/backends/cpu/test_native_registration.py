@@ -53,7 +53,7 @@ def test_linear_reads_tiles_where_there_are_any(registry: KernelRegistry, scheme
     assert chosen(registry, linear_node(scheme)) == "native_linear_tiles"
 
 
-@pytest.mark.parametrize("scheme", ["iq4_xs", "bfloat16:40+q2_k:24"])
+@pytest.mark.parametrize("scheme", ["q2_k", "bfloat16:40+q2_k:24"])
 def test_linear_reads_rows_of_other_schemes(registry: KernelRegistry, scheme: str) -> None:
     assert chosen(registry, linear_node(scheme)) == "native_linear"
 
@@ -66,7 +66,8 @@ def test_linear_reads_rows_of_other_schemes(registry: KernelRegistry, scheme: st
         ("bfloat16", float16, "native_linear_tiles"),
         ("bfloat16:40+float16:24", float32, "native_linear_tiles"),
         ("q4_1:40+bfloat16:24", float32, "native_linear_tiles"),
-        ("iq4_xs", float32, "native_linear"),
+        ("iq4_xs", float32, "native_linear_int8"),
+        ("q2_k", float32, "native_linear"),
     ],
 )
 def test_fast_kernels_of_linear(processor_build: SimpleNamespace, scheme: str, dtype: DType, name: str) -> None:

@@ -131,4 +131,4 @@ def test_what_cannot_be_tiled_is_refused_with_the_reason(native: SimpleNamespace
     assert tileable(native.library, (("float16", 5),), 32) == "no tiles for scheme 'float16'"
     assert tileable(native.library, (("float16", 5),), 32, floats=True) is None
     with pytest.raises(DeviceError, match="cannot be tiled"):
-        tiles_of(native, random_weight([("iq4_nl", 16)], 32))
+        tiles_of(native, random_weight([("q2_k", 16)], 256))
