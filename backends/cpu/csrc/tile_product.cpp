@@ -7,7 +7,7 @@
 namespace {
 
 constexpr int64_t AHEAD = 2304;      // bytes to fetch ahead of use
-constexpr int64_t PANEL_BLOCKS = 16; // blocks of k that are unpacked at a time, to stay in the first cache level
+constexpr int64_t PANEL_BLOCKS = 24; // blocks of k that are unpacked at a time, to stay in the first cache level
 #if defined(LANES_AVX512)
 constexpr int FEW = 8;    // tokens that share codes as they are unpacked
 constexpr int TOKENS = 6; // tokens in registers at the same time, times two tiles of a panel
@@ -209,27 +209,34 @@ void panel_by_tokens(const Panel<F::parts> *panels, const Activations &x, int64_
     }
 }
 
+// The rows of two tiles for `tokens` tokens from `token` on.
+void store_pairs(const TileJob &job, int64_t tile, int64_t token, int64_t tokens, const float *sums) {
+    for (int64_t t = 0; t < tokens; t++)
+        for (int n = 0; n < 2; n++) {
+            const int64_t row = (tile + n) * TILE;
+            store_rows(job, token + t, row, job.tiles->rows - row, sums + (2 * t + n) * TILE);
+        }
+}
+
 // Two tile rows by all tokens.
 template <class F> void two_tiles(const TileJob &job, const Activations &x, int64_t tile) {
     const int64_t step = tile_row_bytes<F>(x.k), blocks = x.k / BLOCK;
     Panel<F::parts> *panels = scratch_of<Panel<F::parts>>(SLOT_PANEL, 2);
     float *totals = scratch_of<float>(SLOT_PARTIAL, x.tokens * 2 * TILE);
     Walk<F> walks[2] = {Walk<F>(job.tiles->data + tile * step), Walk<F>(job.tiles->data + (tile + 1) * step)};
-    const int64_t groups = (x.tokens + TOKENS - 1) / TOKENS;
-    for (int64_t first = 0; first < blocks; first += PANEL_BLOCKS) {
-        const int64_t count = blocks - first < PANEL_BLOCKS ? blocks - first : PANEL_BLOCKS;
+    const int64_t groups = (x.tokens + TOKENS - 1) / TOKENS, cuts = (blocks + PANEL_BLOCKS - 1) / PANEL_BLOCKS;
+    for (int64_t cut = 0, first = 0; cut < cuts; cut++) {
+        const int64_t count = blocks * (cut + 1) / cuts - first;
         for (int n = 0; n < 2; n++) unpack<F>(walks[n], first, count, panels[n]);
         for (int64_t g = 0, token = 0; g < groups; g++) {
             const int64_t tokens = x.tokens * (g + 1) / groups - token;
-            panel_by_tokens<F, TOKENS>(panels, x, token, tokens, first, count, totals + token * 2 * TILE);
+            float *sums = totals + token * 2 * TILE;
+            panel_by_tokens<F, TOKENS>(panels, x, token, tokens, first, count, sums);
+            if (cut + 1 == cuts) store_pairs(job, tile, token, tokens, sums);
             token += tokens;
         }
+        first += count;
     }
-    for (int64_t t = 0; t < x.tokens; t++)
-        for (int n = 0; n < 2; n++) {
-            const int64_t row = (tile + n) * TILE;
-            store_rows(job, t, row, job.tiles->rows - row, totals + (2 * t + n) * TILE);
-        }
 }
 
 void run_tiles(const TileJob &job, const Activations &x, int64_t tile, int64_t count) {
