@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from xinheng.core.errors import DeviceError, XinhengError
-from xinheng.core.hal import BAND, Buffer, Event, KernelExecutable, Placement, Profile, Span, WeightSource
+from xinheng.core.hal import BAND, Buffer, Event, KernelExecutable, Placement, Profile, Span, WeightPart, WeightSource
 from xinheng.core.hal.executable import KernelBound
 from xinheng.core.hal.graph_executable import check_bounds, check_dtype, parameter_of
 from xinheng.core.ir.dim import Dim, Expr
@@ -26,7 +26,7 @@ from xinheng.core.ir.evaluate import bind_sizes, check_sizes, resolve
 from xinheng.core.ir.graph import Graph, Node, Value
 from xinheng.core.ir.types import StateType, WeightType
 
-from .._torch.handles import DTYPES
+from .._torch.handles import DTYPES, TorchWeight
 from .commands import ENCODERS
 from .guarded import Room
 from .kernels import Library, TiledWeight, by_group, tiled
@@ -87,8 +87,16 @@ class CPUExecutable(KernelExecutable):
         return readers is not None and readers <= TILE_KERNELS
 
     def bind(self, buffers: Mapping[str, Buffer]) -> KernelBound:
+        buffers = {name: self._packed(name, buffer) for name, buffer in buffers.items()}
         plain = super().bind(buffers)
         return plain if self.program is None else ProgramBound(self, self.program, plain, buffers)
+
+    def _packed(self, name: str, buffer: Buffer) -> Buffer:
+        """A weight in tiles where they are wanted; the parts of a graph on several devices are given it as stored."""
+        if not isinstance(buffer, TorchWeight) or not self._tiled(name):
+            return buffer
+        parts = tuple(WeightPart(part.scheme, part.rows, part.data.view(torch.uint8).numpy) for part in buffer.parts)
+        return tiled(self.library, by_group(WeightSource(name, buffer.shape, parts)), self._slabs)
 
 
 def _readers(graph: Graph, placement: Placement) -> dict[str, set[str]]:
@@ -287,7 +295,7 @@ class ProgramBound(KernelBound):
 
     def _found(self, value: Value, frame: list[Any], sizes: Mapping[str, int]) -> Any:
         """A value that is in the frame if Python made it, and else lies where the plan says."""
-        held = frame[self._cpu.slot(value)]
+        held = frame[self._cpu.slot(self._program.written.get(id(value), value))]
         return self._view(value, sizes) if held is None else held
 
     def _sizes_for(self, given: Mapping[str, Any], dims: Mapping[str, int] | None) -> dict[str, int]:

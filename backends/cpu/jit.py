@@ -42,6 +42,8 @@ COMMON_FLAGS = (
 FLAG_SETS = (("-march=native", *COMMON_FLAGS), COMMON_FLAGS)  # the second for compilers that do not know the processor
 LINK_FLAGS = ("-shared", "-pthread", *(("-Wl,--as-needed",) if sys.platform == "linux" else ()))
 MAGIC = b"xinheng-object-1"
+LIGHT = {"tile_product.cpp": ("-O2",)}
+"""Flags of sources whose loops are unrolled by hand: -O3 takes three times as long for the same speed."""
 COMPILE_SECONDS = 300
 
 
@@ -187,7 +189,10 @@ def _processor() -> str:
 def _compile(command: Sequence[str], flags: Sequence[str], sources: Sequence[Path], target: Path) -> None:
     """Compile every source on its own, side by side, link them, and append the checksum."""
     objects = [target.with_name(f"{source.stem}.o") for source in sources]
-    jobs = [[*command, *flags, "-c", str(s), "-o", str(o)] for s, o in zip(sources, objects, strict=True)]
+    jobs = [
+        [*command, *flags, *LIGHT.get(source.name, ()), "-c", str(source), "-o", str(made)]
+        for source, made in sorted(zip(sources, objects, strict=True), key=lambda pair: -pair[0].stat().st_size)
+    ]
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0)) if sys.platform == "linux" else 2) as pool:
         list(pool.map(_run, jobs))
     _run([*command, *flags, *LINK_FLAGS, *map(str, objects), "-o", str(target)])

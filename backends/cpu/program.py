@@ -114,6 +114,8 @@ class Program:
     """Memory that commands point to."""
     states: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By the identity of a state, the slots of its two parts."""
+    written: dict[int, Value] = field(default_factory=dict)
+    """By the identity of a state that commands wrote, the state it was before any of them."""
     state_sizes: dict[tuple[int, str], int] = field(default_factory=dict)
     """By the identity of a state and a word, the index of a size that its memory tells."""
     weights: dict[int, int] = field(default_factory=dict)
@@ -237,6 +239,7 @@ class Planner:
     def share_state(self, before: Value, after: Value) -> None:
         """A state after a write is where it was before."""
         self._state_root[id(after)] = self._state_root.get(id(before), id(before))
+        self.program.written[id(after)] = self.program.written.get(id(before), before)
 
     def _new_slot(self) -> int:
         self.program.slot_count += 1

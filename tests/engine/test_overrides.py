@@ -41,7 +41,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def choices(op: str) -> list[str]:
     """Everything that may be asked of an op on floats on the processor."""
-    kernels = [k for k in PluginManager().open("cpu:0").kernels.candidates(op) if k.name != f"numpy_{op}"]
+    # rows that no product reads stay as stored, whatever kernel is asked for
+    left_out = {f"numpy_{op}", "native_embedding_tiles"}
+    kernels = [k for k in PluginManager().open("cpu:0").kernels.candidates(op) if k.name not in left_out]
     composite = ["decompose"] if OPSET[op].composite else []
     return ["device", "reference", *composite, *(f"@{kernel.name}" for kernel in kernels)]
 
