@@ -4,25 +4,13 @@
 // token and head depends on its query and its keys only.
 #include "latent.h"
 #include "attention_tile.h"
-#include "exponential.h"
+#include "softmax.h"
 #include "threads.h"
 #include <cmath>
-#include <limits>
 
 namespace {
 
 constexpr int64_t MOST_QUERIES = 64; // of a task
-#ifdef LANES_AVX512
-constexpr int TILE = 4; // queries in registers
-#else
-constexpr int TILE = 1;
-#endif
-constexpr float NOTHING = -std::numeric_limits<float>::infinity();
-
-// Softmax state of a query: largest logit and sum of weights.
-struct State {
-    float top, sum;
-};
 
 // Queries first .. first + count - 1 of a sequence, counted token by token and head by head.
 struct Task {
@@ -102,38 +90,16 @@ template <class C> void load_tile(const Shape &shape, int64_t seq, int64_t base,
     }
 }
 
-// Turns the logits of one query into weights; keys from `count` on weigh 0.
-State weigh(float scale, int64_t count, float *logits) {
-    State state{NOTHING, 0};
-    for (int64_t j = 0; j < CHUNK; j++) {
-        logits[j] = j < count ? logits[j] * scale : NOTHING;
-        state.top = logits[j] > state.top ? logits[j] : state.top;
-    }
-    const float top = state.top == NOTHING ? 0 : state.top;
-    for (int64_t j = 0; j < CHUNK; j++) logits[j] = exp_negative(logits[j] - top);
-    state.sum = sum(add(add(load(logits), load(logits + 16)), add(load(logits + 32), load(logits + 48))));
-    return state;
-}
-
-// Adds a later chunk to the state of a query.
-void join(State &state, float *values, const State &chunk, const float *chunk_values, int64_t width) {
-    const float top = chunk.top > state.top ? chunk.top : state.top, shift = top == NOTHING ? 0 : top;
-    const float a = exp_negative(state.top - shift), b = exp_negative(chunk.top - shift);
-    state.top = top;
-    state.sum = multiply_add(state.sum, a, chunk.sum * b);
-    const Lanes wide_a = broadcast(a), wide_b = broadcast(b);
-    for (int64_t d = 0; d < width; d += 16)
-        store(values + d, fma(load(values + d), wide_a, multiply(load(chunk_values + d), wide_b)));
-}
-
 // T queries that see the first `count` keys of a chunk.
 template <int T>
 void attend_tile(const Shape &shape, const float *q, const Tile &tile, int64_t count, State *states, float *values) {
     float logits[T * CHUNK], *made = scratch_of<float>(SLOT_SCORES, T * shape.padded);
     const KeyGroups<float> keys{{tile.keys, tile.keys + 16, tile.keys + 32, tile.keys + 48}, CHUNK};
-    multiply_keys<T, false>(q, shape.width, keys, 0, GROUPS, logits, Ahead{}, 0);
+    const int64_t groups = (count + 15) / 16;
+    multiply_keys<T, false>(q, shape.width, keys, 0, groups, logits, Ahead{}, 0);
     State chunk[T];
-    for (int t = 0; t < T; t++) chunk[t] = weigh(static_cast<float>(shape.call.scale), count, logits + t * CHUNK);
+    for (int t = 0; t < T; t++)
+        chunk[t] = weigh(static_cast<float>(shape.call.scale), 0, 0, count, groups, logits + t * CHUNK);
     multiply_values<T, false>(logits, tile.values, shape.padded, 0, count, true, made, shape.padded, Ahead{}, 0);
     for (int t = 0; t < T; t++)
         join(states[t], values + t * shape.padded, chunk[t], made + t * shape.padded, shape.padded);
@@ -157,11 +123,9 @@ void attend_chunk(const Shape &shape, const Task &task, int64_t base, const floa
         float *to = values + i * shape.padded;
         switch (count) {
         case 1: attend_tile<1>(shape, from, tile, own, states + i, to); break;
-#ifdef LANES_AVX512
         case 2: attend_tile<2>(shape, from, tile, own, states + i, to); break;
-        case 3: attend_tile<3>(shape, from, tile, own, states + i, to); break;
-        case 4: attend_tile<4>(shape, from, tile, own, states + i, to); break;
-#endif
+        case 3: attend_tile<TILE < 3 ? TILE : 3>(shape, from, tile, own, states + i, to); break;
+        default: attend_tile<TILE>(shape, from, tile, own, states + i, to);
         }
     }
 }
@@ -171,8 +135,7 @@ void attend(const Shape &shape, const Task &task) {
     const float *q = load_queries(shape, task);
     State *states = scratch_of<State>(SLOT_STATE, task.count);
     float *values = scratch_of<float>(SLOT_PARTIAL, task.count * shape.padded);
-    for (int64_t i = 0; i < task.count; i++) states[i] = {NOTHING, 0};
-    std::memset(values, 0, sizeof(float) * static_cast<size_t>(task.count * shape.padded));
+    for (int64_t i = 0; i < task.count; i++) states[i] = NEW;
     const int64_t high = shape.keys(task.seq, task.first + task.count - 1);
     for (int64_t base = 0; base < high; base += CHUNK) attend_chunk(shape, task, base, q, states, values);
     const int64_t at = c.query_start[task.seq] * c.heads + task.first;
@@ -180,10 +143,10 @@ void attend(const Shape &shape, const Task &task) {
         auto *out = static_cast<decltype(+tag)>(c.out) + at * c.dim;
         for (int64_t i = 0; i < task.count; i++) {
             const bool seen = shape.keys(task.seq, task.first + i) > 0;
-            const double log_sum = states[i].top + std::log(static_cast<double>(states[i].sum));
-            c.lse[at + i] = seen ? static_cast<float>(log_sum) : NOTHING;
+            const State &state = states[i];
+            c.lse[at + i] = seen ? static_cast<float>(state.top + std::log(static_cast<double>(state.sum))) : NOTHING;
             for (int64_t d = 0; d < c.dim; d++)
-                assign(out[i * c.dim + d], seen ? values[i * shape.padded + d] / states[i].sum : 0.0f);
+                assign(out[i * c.dim + d], seen ? values[i * shape.padded + d] / state.sum : 0.0f);
         }
     });
 }
