@@ -7,12 +7,6 @@
 
 namespace {
 
-float from_bits(uint32_t bits) {
-    float x;
-    std::memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 #if defined(LANES_AVX512)
 
 // Codes of a block by multiplication with `inverse`, and the sums of their halves.
@@ -30,7 +24,7 @@ INLINE void round_block(const Lanes *x, float inverse, int8_t *codes, int32_t *h
 INLINE float largest_of(const Lanes *x) {
     // as integers magnitudes have the order that they have as numbers, and NaN is the largest
     const __m512i a = _mm512_castps_si512(_mm512_abs_ps(x[0].v[0])), b = _mm512_castps_si512(_mm512_abs_ps(x[1].v[0]));
-    return from_bits(_mm512_reduce_max_epu32(_mm512_max_epu32(a, b)));
+    return float_of(_mm512_reduce_max_epu32(_mm512_max_epu32(a, b)));
 }
 
 #else
@@ -58,7 +52,7 @@ float largest_of(const Lanes *given) {
     uint32_t bits[32], top = 0;
     std::memcpy(bits, x, sizeof bits);
     for (int i = 0; i < 32; i++) top = (bits[i] & 0x7fffffff) > top ? bits[i] & 0x7fffffff : top;
-    return from_bits(top);
+    return float_of(top);
 }
 
 #endif

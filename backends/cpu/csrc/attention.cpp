@@ -402,7 +402,7 @@ int64_t first_invalid(const Shape &shape) {
 }
 
 void clear_rows(const AttentionCall &c, int64_t first, int64_t last) {
-    const size_t bytes = static_cast<size_t>(c.heads * c.v_width) * (c.type == FLOAT32 ? 4 : 2);
+    const size_t bytes = static_cast<size_t>(c.heads * c.v_width * value_bytes(c.type));
     for (int64_t t = first; t < last; t++) {
         std::memset(static_cast<char *>(c.out) + static_cast<size_t>(t) * bytes, 0, bytes);
         for (int64_t h = 0; h < c.heads && c.lse; h++) c.lse[t * c.heads + h] = NOTHING;
@@ -435,7 +435,7 @@ extern "C" __attribute__((visibility("default"))) int64_t xh_paged_attention(con
         keys_read += static_cast<double>(keys);
     }
     const double widths = static_cast<double>(c.k_width + c.v_width);
-    const double bytes = keys_read * static_cast<double>(c.kv_heads) * widths * (c.cache_type == FLOAT32 ? 4 : 2);
+    const double bytes = keys_read * static_cast<double>(c.kv_heads) * widths * static_cast<double>(value_bytes(c.cache_type));
     const double nanoseconds = pairs * widths / 40 + bytes / 20;
     with_type(c.cache_type, [&](auto *tag) {
         typedef typename std::remove_pointer<decltype(+tag)>::type C;

@@ -10,8 +10,6 @@ constexpr int64_t FEW = 4;         // tokens that are summed while rows are deco
 constexpr int64_t TOKEN_TILE = 4;  // tokens in registers, times 64 values
 constexpr int64_t TOKEN_TASK = 64; // tokens of a task
 
-int64_t value_bytes(int32_t type) { return type == FLOAT32 ? 4 : 2; }
-
 // Calls body(part, row) for rows first .. first + count - 1, in ascending order.
 template <class Body> void each_weight_row(const Part *parts, int64_t first, int64_t count, Body body) {
     while (first >= parts->rows) first -= (parts++)->rows;

@@ -438,7 +438,7 @@ bool multiply_floats(const void *x, int32_t type, int64_t tokens, int64_t k, int
         if (tokens > 0) run_jobs(widen_few({x, type, tokens, k, stride, halves}), jobs, count);
         return true;
     }
-    const int64_t bytes = type == FLOAT32 ? 4 : 2;
+    const int64_t bytes = value_bytes(type);
     const Wanted wanted = wanted_by(jobs, count, {x, type, tokens, k, stride, rounded});
     for (int64_t t = 0; t < tokens; t += TOKEN_BLOCK) {
         const int64_t here = tokens - t < TOKEN_BLOCK ? tokens - t : TOKEN_BLOCK;
@@ -447,8 +447,7 @@ bool multiply_floats(const void *x, int32_t type, int64_t tokens, int64_t k, int
             const int32_t some = count - first < MOST_JOBS ? count - first : MOST_JOBS;
             for (int32_t i = 0; i < some; i++) {
                 shifted[i] = jobs[first + i];
-                const int64_t size = shifted[i].type == FLOAT32 ? 4 : 2;
-                shifted[i].y = static_cast<char *>(shifted[i].y) + t * shifted[i].stride * size;
+                shifted[i].y = static_cast<char *>(shifted[i].y) + t * shifted[i].stride * value_bytes(shifted[i].type);
             }
             const void *from = static_cast<const char *>(x) + t * stride * bytes;
             run_jobs(pack({from, type, here, k, stride, halves}, wanted), shifted, some);

@@ -1,12 +1,11 @@
 // Mixtures of experts in one piece: rows are widened once, stay in float32 from product to product, and each result is
 // rounded once. What a token gets depends on its row and its choices only.
+#include "kernels.h"
 #include "moe.h"
 #include "moe_product.h"
 #include "moe_router.h"
 #include "numbers.h"
 #include "views.h"
-
-extern "C" int32_t xh_gated(int32_t, const void *, const void *, int32_t, int64_t, int64_t, int64_t, int64_t, void *);
 
 namespace {
 

@@ -50,8 +50,6 @@ double estimate(const ExpertRows &in, int32_t job_count, int64_t out) {
     return static_cast<double>(in.rows * in.k) * static_cast<double>(job_count * out) / 20;
 }
 
-int64_t value_bytes(int32_t type) { return type == FLOAT32 ? 4 : 2; }
-
 bool known_schemes(const Part *parts, int64_t rows) {
     for (; rows > 0; rows -= (parts++)->rows)
         if (!with_scheme(parts->scheme, [](auto) {})) return false;

@@ -9,6 +9,8 @@
 
 enum Type : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
 
+static inline int64_t value_bytes(int32_t type) { return type == FLOAT32 ? 4 : 2; }
+
 struct bf16 {
     uint16_t bits;
 };

@@ -30,10 +30,8 @@ struct Command {
 };
 
 constexpr int MOST_ARGUMENTS = 64;
-
-} // namespace
-
-namespace {
+constexpr int MOST_TILE_JOBS = 9;
+static_assert(7 + 6 * MOST_TILE_JOBS <= MOST_ARGUMENTS, "see `read_jobs` and `float_product`");
 
 // Each returns 0, or what the kernel reports: a position plus 1, or a negative code.
 int64_t position(int64_t found) { return found + 1; } // -1 is success
@@ -110,7 +108,7 @@ void read_jobs(Arguments a, int at, int32_t count, TileJob *jobs) {
 
 // x, type, tokens, k, stride, count of jobs, and the jobs.
 int64_t tile_product(Arguments a) {
-    TileJob jobs[9];
+    TileJob jobs[MOST_TILE_JOBS];
     const int32_t count = a.code(5);
     read_jobs(a, 6, count, jobs);
     Activations x;
@@ -121,7 +119,7 @@ int64_t tile_product(Arguments a) {
 
 // As before; behind the count, whether activations are rounded to bfloat16.
 int64_t float_product(Arguments a) {
-    TileJob jobs[9];
+    TileJob jobs[MOST_TILE_JOBS];
     const int32_t count = a.code(5);
     read_jobs(a, 7, count, jobs);
     const bool done = multiply_floats(a.at<void>(0), a.code(1), a.number(2), a.number(3), a.number(4), jobs, count,

@@ -22,7 +22,6 @@ _POINTER, _TEXT = ctypes.c_void_p, ctypes.c_char_p
 
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "xh_set_threads": (_INT, (_INT,)),
-    "xh_threads": (_INT, ()),
     "xh_scheme": (_INT, (_TEXT,)),
     "xh_linear": (_INT, (_POINTER, _INT, _LONG, _LONG, _LONG, _TEXT, _INT, _POINTER, _INT, _POINTER)),
     "xh_embedding": (_LONG, (_POINTER, _INT, _LONG, _TEXT, _INT, _LONG, _INT, _POINTER)),
@@ -62,7 +61,6 @@ class Library:
     """A loaded object; each function is an attribute without the prefix `xh_`, and releases the GIL while it runs."""
 
     set_threads: Callable[[int], int]
-    threads: Callable[[], int]
     scheme: Callable[[bytes], int]
     linear: Callable[..., int]
     embedding: Callable[..., int]
