@@ -23,18 +23,13 @@ def encodes(kernel: str) -> Callable[[Encoder], Encoder]:
     return register
 
 
-def rows_of(plan: Planner, value: Value) -> tuple[Dim, Dim, Dim, Dim]:
-    """The rows of a tensor along its last axis: outer, inner, their strides in values."""
-    return product_of(value.shape[:-1]), 1, plan.place(value).row, 0
-
-
 def matrix_of(plan: Planner, value: Value) -> tuple[Dim, Dim]:
     """The number of rows of a tensor along its last axis, and their distance in values."""
-    outer, _, stride, _ = rows_of(plan, value)
-    return outer, stride
+    return product_of(value.shape[:-1]), plan.place(value).row
 
 
 def product_of(dims: tuple[Dim, ...]) -> Dim:
+    """The number of elements of a shape."""
     total: Dim = 1
     for dim in dims:
         total = total * dim
@@ -42,6 +37,7 @@ def product_of(dims: tuple[Dim, ...]) -> Dim:
 
 
 def operands_of(node: Node, *names: str) -> list[Value]:
+    """The operands of these names; NotPlannable if one is absent."""
     found = [node.operand(name) for name in names]
     if any(value is None for value in found):
         raise NotPlannable(f"{node.op.name} without {names[found.index(None)]}")
