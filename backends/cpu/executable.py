@@ -21,7 +21,7 @@ from xinheng.core.errors import DeviceError, XinhengError
 from xinheng.core.hal import BAND, Buffer, Event, KernelExecutable, Placement, Profile, Span, WeightPart, WeightSource
 from xinheng.core.hal.executable import KernelBound
 from xinheng.core.hal.graph_executable import check_bounds, check_dtype, parameter_of
-from xinheng.core.ir.dim import Dim, Expr
+from xinheng.core.ir.dim import Dim, Expr, evaluate
 from xinheng.core.ir.evaluate import bind_sizes, check_sizes, resolve
 from xinheng.core.ir.graph import Graph, Node, Value
 from xinheng.core.ir.types import StateType, WeightType
@@ -32,7 +32,7 @@ from .guarded import Room
 from .kernels import Library, TiledWeight, by_group, tiled
 from .layouts import TILE_KERNELS, agreed
 from .memory import Slabs
-from .program import ARENA, CODES, Command, Place, Planner, Program, PythonStep, Unbounded
+from .program import ARENA, CODES, VIEWS, Command, Place, Planner, Program, PythonStep, Unbounded
 
 Segment = Callable[[list[Any], dict[str, int], Profile | None], None]
 """A part of a step: takes the values that Python holds, the sizes of the run, and a profile to be filled."""
@@ -73,6 +73,8 @@ class CPUExecutable(KernelExecutable):
         return getattr(self.device, "guard", None)
 
     def prepare(self, name: str, source: WeightSource | NDArray[Any]) -> Buffer:
+        if isinstance(source, WeightSource):
+            source = _as_declared(source)
         if not isinstance(source, WeightSource) or not self._tiled(name):
             return super().prepare(name, source)
         parameter_of(self.graph, name, source)
@@ -97,6 +99,15 @@ class CPUExecutable(KernelExecutable):
             return buffer
         parts = tuple(WeightPart(part.scheme, part.rows, part.data.view(torch.uint8).numpy) for part in buffer.parts)
         return tiled(self.library, by_group(WeightSource(name, buffer.shape, parts)), self._slabs)
+
+
+def _as_declared(source: WeightSource) -> WeightSource:
+    """A matrix in the runs of rows that its type has, for commands count these: those of one scheme are one."""
+    parts = source.parts
+    if len(source.shape) != 2 or len(parts) == len(source.type.parts):
+        return source
+    whole = WeightPart(parts[0].scheme, source.shape[0], lambda: np.concatenate([part.load() for part in parts]))
+    return WeightSource(source.name, source.shape, (whole,))
 
 
 def _readers(graph: Graph, placement: Placement) -> dict[str, set[str]]:
@@ -232,11 +243,16 @@ class ProgramBound(KernelBound):
                 for value in step.node.results:
                     slot, made = self._program.slots.get(id(value)), frame[self._cpu.slot(value)]
                     if slot is not None and made is not None:  # what nobody reads is gone already
-                        made = made.contiguous()
+                        made = self._own(made.contiguous(), step.node)
                         frame[self._cpu.slot(value)] = made
                         self._slots[slot], self._tensors[slot] = made.data_ptr(), made
 
         return segment
+
+    def _own(self, made: torch.Tensor, node: Node) -> torch.Tensor:
+        """What a kernel in Python made, copied if it is a view of memory that other results get when it is free."""
+        borrowed = made.untyped_storage().data_ptr() == self._arena.untyped_storage().data_ptr()
+        return made.clone() if borrowed and node.op.name not in VIEWS else made
 
     def _view(self, value: Value, sizes: Mapping[str, int]) -> Any:
         """A tensor of the arena, or a view of an input or of what a kernel in Python made."""
@@ -339,13 +355,11 @@ def _is_command(step: Command | PythonStep) -> bool:
 
 def _evaluator(sizes: Mapping[Dim, int]) -> Callable[[Mapping[str, int]], list[int]]:
     """A function from named sizes to all sizes that commands use."""
-    from xinheng.core.ir.dim import evaluate
-
     wanted = [dim for dim in sizes if isinstance(dim, Expr)]
-    known: dict[tuple[int, ...], list[int]] = {}
+    known: dict[frozenset[tuple[str, int]], list[int]] = {}
 
     def compute(named: Mapping[str, int]) -> list[int]:
-        key = tuple(named.values())
+        key = frozenset(named.items())  # in any order: callers name sizes in their own
         if key not in known:
             if len(known) >= 1024:
                 known.clear()

@@ -41,8 +41,8 @@ def paged_attention(plan: Planner, node: Node) -> None:
     q, cache, start, lengths, table = operands_of(node, "q", "cache", "query_start", "seq_lens", "block_table")
     if node.operand("bias") is not None or not plan.place(q).contiguous:
         raise NotPlannable("paged_attention with a bias, or of a view")
-    if {code_of(x.dtype) for x in (start, lengths, table)} != {8}:
-        raise NotPlannable("lengths that are not int32")
+    if any(code_of(x.dtype) != 8 or not plan.place(x).contiguous for x in (start, lengths, table)):
+        raise NotPlannable("lengths that are not contiguous int32")
     sinks, kind = node.operand("sinks"), cache.type
     assert isinstance(kind, StateType)
     tokens, heads, width = q.shape

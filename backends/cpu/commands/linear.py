@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xinheng.core.ir.graph import Node
+from xinheng.core.ir.graph import Node, Value
 from xinheng.core.ir.types import WeightType
 
 from ..program import Argument, NotPlannable, Planner, code_of
@@ -35,23 +35,32 @@ TILE_PRODUCTS = {
 """By the name of a kernel that multiplies by tiles, its command, and the numbers that follow the count of weights."""
 
 
+MOST_JOBS = 9
+"""`MOST_TILE_JOBS` in csrc/program.cpp."""
+TILES_BYTES = 32
+"""Bytes of `Tiles` in csrc/tiles.h."""
+
+
 def tile_linear(plan: Planner, node: Node) -> None:
     """With it all later products of the same x, so that they share its codes and one parallel section."""
     x, _ = operands_of(node, "x", "weight")
     kernel = plan.kernel(node)
     group = [node]
+    if _jobs(group) > MOST_JOBS:
+        raise NotPlannable(f"a weight in {_jobs(group)} runs of rows; a command takes {MOST_JOBS}")
     for other in plan.later(node):
         same = other.op is node.op and other.operand("x") is x and plan.kernel(other) == kernel
-        if same and id(other) not in plan.done and _jobs([*group, other]) <= 9:
+        free = same and id(other) not in plan.done and _is_given(other.operand("bias"))
+        if free and _jobs([*group, other]) <= MOST_JOBS:
             group.append(other)
     arguments: list[Argument] = []
     for member in group:
         arguments += _tile_jobs(plan, member)
-        plan.done.add(id(member))
     code, numbers = TILE_PRODUCTS[kernel]
     tokens, stride = matrix_of(plan, x)
     sizes = map(plan.number, (tokens, x.shape[-1], stride, len(arguments) // 6, *numbers))
     plan.command(code, node, plan.address(x), plan.type_code(x), *sizes, *arguments)
+    plan.done.update(map(id, group))  # not before: where a member has no command, all run from Python
 
 
 for _name in TILE_PRODUCTS:
@@ -63,7 +72,9 @@ def _jobs(nodes: list[Node]) -> int:
     return sum(len(kind.parts) for kind in types if isinstance(kind, WeightType))
 
 
-TILES_BYTES = 32
+def _is_given(bias: Value | None) -> bool:
+    """Whether a bias is there before the graph runs, so that its product may be computed earlier than it stands."""
+    return bias is None or bias.kind in ("parameter", "constant")
 
 
 def _tile_jobs(plan: Planner, node: Node) -> list[Argument]:

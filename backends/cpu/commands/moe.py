@@ -95,10 +95,10 @@ def _grouped(plan: Planner, node: Node, *, tiled: bool) -> None:
         if same and id(other) not in plan.done and plan.kernel(other) == name and other.results[0].shape == shape:
             group.append(other)
     jobs: list[Argument] = []
-    for member in group[:MOST_JOBS]:
+    group = group[:MOST_JOBS]
+    for member in group:
         (weight,) = operands_of(member, "weight")
         jobs += [plan.weight_table(weight)[0], plan.result(member.results[0])]
-        plan.done.add(id(member))
     rows, stride = matrix_of(plan, x)
     plan.command(
         "grouped",
@@ -110,6 +110,7 @@ def _grouped(plan: Planner, node: Node, *, tiled: bool) -> None:
         *map(plan.number, (counts.shape[0], shape[1], tiled, len(jobs) // 2)),
         *jobs,
     )
+    plan.done.update(map(id, group))
 
 
 def _integers(plan: Planner, value: Value) -> None:

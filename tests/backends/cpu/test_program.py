@@ -147,6 +147,57 @@ def test_kernels_in_python_run_between_native_calls(cpu: CPUDevice) -> None:
         np.testing.assert_allclose(cpu.download(made.outputs["y"]), total * total, rtol=1e-5, atol=1e-5)
 
 
+def test_a_view_that_a_kernel_in_python_makes_outlives_its_operand(cpu: CPUDevice) -> None:
+    b = Builder("view")
+    tokens = sym("tokens")
+    x = b.input("x", TensorType(float32, (tokens, 8)))
+    y = ops.reshape(ops.add(x, x), shape=(tokens, 1, 2, 1, 4))
+    y = ops.permute(y, axes=(1, 0, 2, 4, 3))  # more axes than a command has, and a view for torch
+    later = ops.reshape(ops.mul(x, x), shape=(1, tokens, 2, 4, 1))  # where the sum was
+    exe = compile(b.build(y=ops.sub(y, later)), cpu, bounds=BOUNDS)
+    assert isinstance(exe, CPUExecutable)
+    assert exe.program is not None
+    assert [s.node.op.name for s in exe.program.steps if isinstance(s, PythonStep)] == ["permute"]
+    made, array = exe.bind({}), RNG.normal(size=(3, 8)).astype(np.float32)
+    made.run({"x": array}).wait()
+    np.testing.assert_array_equal(cpu.download(made.outputs["y"]).reshape(3, 8), 2 * array - array * array)
+
+
+def test_products_that_a_command_cannot_share_are_computed_all_the_same(cpu: CPUDevice) -> None:
+    b = Builder("products")
+    x = b.input("x", TensorType(float32, (sym("tokens"), 64)))
+    many = b.parameter("many", WeightType((40, 64), "+".join(["q4_0:4", "q8_0:4"] * 5)))
+    first, last = (b.parameter(name, WeightType((5, 64), "q4_0")) for name in ("first", "last"))
+    y = ops.linear(x, first)
+    bias = ops.sum(y, axis=0)  # not there yet when `first` is multiplied
+    graph = b.build(y=y, z=ops.linear(x, last, bias), many=ops.linear(x, many))
+    exe = compile(graph, cpu, bounds=BOUNDS)
+    sources = {"first": weight("first", 5, 64), "last": weight("last", 5, 64)}
+    parts = [weight(f"part {i}", 4, 64, ("q4_0", "q8_0")[i % 2]) for i in range(10)]
+    sources["many"] = WeightSource.concatenate("many", parts)
+    plain = compile(graph, cpu)
+    given = {"x": RNG.normal(size=(3, 64)).astype(np.float32)}
+    results = []
+    for each in (exe, plain):
+        made = each.bind({name: each.prepare(name, source) for name, source in sources.items()})
+        for _ in range(2):
+            made.run(given).wait()
+        results.append({name: cpu.download(value) for name, value in made.outputs.items()})
+    for name, value in results[1].items():
+        np.testing.assert_array_equal(results[0][name], value)
+    assert np.any(results[0]["z"])
+
+
+def test_runs_of_rows_of_one_scheme_are_one_weight(cpu: CPUDevice) -> None:
+    b = Builder("runs")
+    x = b.input("x", TensorType(float32, (sym("tokens"), 64)))
+    exe = compile(b.build(y=ops.linear(x, b.parameter("w", WeightType((8, 64), "q4_0")))), cpu, bounds=BOUNDS)
+    source = WeightSource.concatenate("w", [weight("high", 5, 64), weight("low", 3, 64)])
+    made, given = exe.bind({"w": exe.prepare("w", source)}), RNG.normal(size=(3, 64)).astype(np.float32)
+    made.run({"x": given}).wait()
+    np.testing.assert_allclose(cpu.download(made.outputs["y"]), given @ source.unpack().T, atol=0.05)
+
+
 def test_memory_is_shared_by_results_that_do_not_meet(cpu: CPUDevice) -> None:
     b = Builder("chain")
     x = b.input("x", TensorType(float32, (sym("tokens"), 64)))
