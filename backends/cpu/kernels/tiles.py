@@ -1,4 +1,4 @@
-"""Weights in tiles for the integer kernels: sixteen rows side by side, made from packed rows without rounding."""
+"""Weights in tiles: sixteen rows side by side, made from packed rows or rows of floats without rounding."""
 
 from __future__ import annotations
 
