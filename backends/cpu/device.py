@@ -56,14 +56,14 @@ class CPUDevice(TorchDevice):
         library, self._notes = _library(options)
         fast = options.numerics.mode == "fast"
         arithmetic = TORCH_ONLY if library is None else FAST if fast else ARITHMETIC
-        limits = Capabilities(
+        capabilities = Capabilities(
             frozenset(DTYPES),
             block_sizes=(16, 32, 64, 128),
             unified_memory=True,
             arithmetic=arithmetic,
             narrow_cache="float16" if fast and library is not None else None,
         )
-        super().__init__("cpu:0", processor_name(), torch.device("cpu"), limits)
+        super().__init__("cpu:0", processor_name(), torch.device("cpu"), capabilities)
         self.kernels = KernelRegistry(TORCH_KERNELS)
         register_makers(self.kernels, self.device)
         register_collectives(self.kernels, self)

@@ -159,7 +159,7 @@ for _scheme in SCHEMES.values():
         _operands = normal(_tokens, _columns), Coded((_rows, _columns), _name)
         _bias = [normal(_rows)] if _tokens == 1 else []
         case("linear", *_operands, *_bias, label=f"{_name}_T{_tokens}xN{_rows}xK{_columns}")
-    # interleaved kernels: rows around the sixteen of a tile, tokens around those kept in registers, many blocks
+    # kernels of tiles: rows around the sixteen of a tile, tokens around those kept in registers, many blocks
     for _tokens, _rows in ((1, 49), (2, 16), (6, 49), (7, 31), (8, 17), (33, 49)):
         _operands = normal(_tokens, 768), Coded((_rows, 768), _name)
         case("linear", *_operands, label=f"{_name}_T{_tokens}xN{_rows}xK768")

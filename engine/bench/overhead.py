@@ -13,7 +13,8 @@ from .drive import batches, greedy, random_prompts
 from .result import Overhead
 
 ROUNDS = 40
-"""Each is three decode steps of one sequence: by the engine, by the runner, and by the runner with kernels timed."""
+"""Each is three decode steps of one sequence: by the engine, by the runner, and by the runner with kernels timed; a
+fourth does not count."""
 
 
 def measure_overhead(llm: LLM, runner: ModelRunner, context: int) -> tuple[Overhead, float] | None:

@@ -7,15 +7,14 @@ from xinheng.core.ir.graph import Node, Value
 from xinheng.core.ir.types import StateType
 
 from ..program import Argument, NotPlannable, Planner, code_of
-from .encoder import encodes, operands_of
+from .encoder import encodes, operands_of, require_int32
 
 
 @encodes("native_write_cache")
 def write_cache(plan: Planner, node: Node) -> None:
     cache, k, v, slots = operands_of(node, "cache", "k", "v", "slots")
     state = _state(cache)
-    if code_of(slots.dtype) != 8:
-        raise NotPlannable("slots that are not int32")
+    require_int32(plan, slots)
     for part, new in enumerate((k, v)):
         if not plan.place(new).contiguous:
             raise NotPlannable("write_cache of a view")
@@ -41,8 +40,7 @@ def paged_attention(plan: Planner, node: Node) -> None:
     q, cache, start, lengths, table = operands_of(node, "q", "cache", "query_start", "seq_lens", "block_table")
     if node.operand("bias") is not None or not plan.place(q).contiguous:
         raise NotPlannable("paged_attention with a bias, or of a view")
-    if any(code_of(x.dtype) != 8 or not plan.place(x).contiguous for x in (start, lengths, table)):
-        raise NotPlannable("lengths that are not contiguous int32")
+    require_int32(plan, start, lengths, table)
     sinks, kind = node.operand("sinks"), cache.type
     assert isinstance(kind, StateType)
     tokens, heads, width = q.shape

@@ -7,9 +7,10 @@ import ctypes
 from xinheng.core.ir.dim import Dim
 from xinheng.core.ir.graph import Node, Value
 
+from ..kernels.activation import GELU, SILU
 from ..kernels.pointwise import FUNCTIONS, strides_of
-from ..program import Argument, Encoder, NotPlannable, Planner, code_of
-from .encoder import encodes, matrix_of, operands_of, product_of
+from ..program import Argument, Encoder, NotPlannable, Planner
+from .encoder import encodes, matrix_of, operands_of, product_of, require_int32
 from .views import contiguous
 
 
@@ -44,20 +45,21 @@ def _gated(plan: Planner, node: Node, function: int) -> None:
 
 @encodes("native_silu_and_mul")
 def silu_and_mul(plan: Planner, node: Node) -> None:
-    _gated(plan, node, 0)
+    _gated(plan, node, SILU)
 
 
 @encodes("native_gelu_and_mul")
 def gelu_and_mul(plan: Planner, node: Node) -> None:
-    _gated(plan, node, 1 if node.attributes["approximate"] == "tanh" else 2)
+    _gated(plan, node, GELU[node.attributes["approximate"]])
 
 
 @encodes("native_index_select")
 def index_select(plan: Planner, node: Node) -> None:
     x, indices = operands_of(node, "x", "indices")
     place, result = plan.place(x), node.results[0]
-    if node.attributes["axis"] != 0 or len(x.shape) != 2 or code_of(indices.dtype) != 8:
+    if node.attributes["axis"] != 0 or len(x.shape) != 2:
         raise NotPlannable("index_select of other than rows")
+    require_int32(plan, indices)
     size, width = x.dtype.bits // 8, x.shape[1]
     plan.command(
         "gather_rows",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from xinheng.core.ir.dim import Dim
+from xinheng.core.ir.dtype import int32
 from xinheng.core.ir.graph import Node, Value
 
 from ..program import Encoder, NotPlannable, Planner
@@ -26,6 +27,13 @@ def encodes(kernel: str) -> Callable[[Encoder], Encoder]:
 def matrix_of(plan: Planner, value: Value) -> tuple[Dim, Dim]:
     """The number of rows of a tensor along its last axis, and their distance in values."""
     return product_of(value.shape[:-1]), plan.place(value).row
+
+
+def require_int32(plan: Planner, *values: Value) -> None:
+    """NotPlannable if indices or lengths are not contiguous int32, as all commands read them."""
+    for value in values:
+        if value.dtype != int32 or not plan.place(value).contiguous:
+            raise NotPlannable(f"{value.type} in place of contiguous int32")
 
 
 def product_of(dims: tuple[Dim, ...]) -> Dim:

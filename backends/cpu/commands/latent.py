@@ -8,14 +8,13 @@ from xinheng.core.ir.graph import Node, Value
 from xinheng.core.ir.types import StateType, WeightType
 
 from ..program import NotPlannable, Planner, code_of
-from .encoder import encodes, matrix_of, operands_of
+from .encoder import encodes, matrix_of, operands_of, require_int32
 
 
 @encodes("native_write_latent_cache")
 def write_latent_cache(plan: Planner, node: Node) -> None:
     cache, latent, rope, slots = operands_of(node, "cache", "latent", "rope", "slots")
-    if code_of(slots.dtype) != 8 or not plan.place(slots).contiguous:
-        raise NotPlannable("slots that are not contiguous int32")
+    require_int32(plan, slots)
     for part, new in enumerate((latent, rope)):
         tokens, stride = matrix_of(plan, new)
         width = new.shape[1]
@@ -42,8 +41,7 @@ def write_latent_cache(plan: Planner, node: Node) -> None:
 def mla_attention(plan: Planner, node: Node) -> None:
     q_latent, q_rope, cache = operands_of(node, "q_latent", "q_rope", "cache")
     lengths = operands_of(node, "query_start", "seq_lens", "block_table")
-    if any(code_of(x.dtype) != 8 or not plan.place(x).contiguous for x in lengths):
-        raise NotPlannable("lengths that are not contiguous int32")
+    require_int32(plan, *lengths)
     tokens, heads, dim = q_latent.shape
     seqs, blocks = lengths[2].shape
     plan.command(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from xinheng.core.ir.graph import Node, Value
 from xinheng.core.ir.types import WeightType
 
-from ..program import Argument, NotPlannable, Planner, code_of
-from .encoder import encodes, matrix_of, operands_of, product_of
+from ..program import Argument, NotPlannable, Planner
+from .encoder import encodes, matrix_of, operands_of, product_of, require_int32
 
 
 @encodes("native_linear")
@@ -97,8 +97,7 @@ def _tile_jobs(plan: Planner, node: Node) -> list[Argument]:
 def _embedding(plan: Planner, node: Node, code: str) -> None:
     indices, weight = operands_of(node, "indices", "weight")
     result = node.results[0]
-    if code_of(indices.dtype) != 8 or not plan.place(indices).contiguous:
-        raise NotPlannable("indices that are not int32")
+    require_int32(plan, indices)
     table, count = plan.weight_table(weight)
     rest = [table, count]
     if code == "embedding":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from xinheng.core.ir.graph import Node, Value
+from xinheng.core.ir.graph import Node
 from xinheng.core.ir.types import WeightType
 
-from ..program import Argument, NotPlannable, Planner, code_of
-from .encoder import encodes, matrix_of, operands_of
+from ..program import Argument, NotPlannable, Planner
+from .encoder import encodes, matrix_of, operands_of, require_int32
 
 MOST_JOBS = 8
 """`MOST_EXPERT_JOBS` in csrc/moe_product.h."""
@@ -39,7 +39,7 @@ def gating(plan: Planner, node: Node) -> None:
 @encodes("native_moe_permute")
 def permute(plan: Planner, node: Node) -> None:
     x, experts = operands_of(node, "x", "experts")
-    _integers(plan, experts)
+    require_int32(plan, experts)
     rows, order, counts = node.results
     size = x.dtype.bits // 8
     _, stride = matrix_of(plan, x)
@@ -59,7 +59,7 @@ def permute(plan: Planner, node: Node) -> None:
 @encodes("native_moe_unpermute")
 def unpermute(plan: Planner, node: Node) -> None:
     rows, order, weights = operands_of(node, "rows", "order", "weights")
-    _integers(plan, order)
+    require_int32(plan, order)
     if not (plan.place(rows).contiguous and plan.place(weights).contiguous):
         raise NotPlannable("moe_unpermute of a view")
     plan.command(
@@ -87,7 +87,7 @@ def grouped_tiles(plan: Planner, node: Node) -> None:
 def _grouped(plan: Planner, node: Node, *, tiled: bool) -> None:
     """With it all later products of the same rows and of the same shape, so that experts are walked over once."""
     x, _, counts = operands_of(node, "x", "weight", "counts")
-    _integers(plan, counts)
+    require_int32(plan, counts)
     name, shape = plan.kernel(node), node.results[0].shape
     group = [node]
     for other in plan.later(node):
@@ -113,11 +113,6 @@ def _grouped(plan: Planner, node: Node, *, tiled: bool) -> None:
     plan.done.update(map(id, group))
 
 
-def _integers(plan: Planner, value: Value) -> None:
-    if code_of(value.dtype) != 8 or not plan.place(value).contiguous:
-        raise NotPlannable(f"{value.type} in place of contiguous int32")
-
-
 @encodes("native_fused_moe")
 def fused_moe(plan: Planner, node: Node) -> None:
     _fused(plan, node, tiled=False)
@@ -130,7 +125,7 @@ def fused_moe_tiles(plan: Planner, node: Node) -> None:
 
 def _fused(plan: Planner, node: Node, *, tiled: bool) -> None:
     x, weights, experts, *networks = operands_of(node, "x", "weights", "experts", "gate", "up", "down")
-    _integers(plan, experts)
+    require_int32(plan, experts)
     if not plan.place(weights).contiguous:
         raise NotPlannable("fused_moe with weights that are a view")
     kind = networks[0].type
