@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from xinheng.core.errors import XinhengError
+from xinheng.core.errors import GraphError, XinhengError
 from xinheng.core.hal import Choice
-from xinheng.core.ir.dim import Dim, Expr, evaluate
+from xinheng.core.ir.dim import Dim, Expr, upper_bound
 from xinheng.core.ir.dtype import DType, bfloat16, float16, float32, int32
 from xinheng.core.ir.graph import Graph, Node, Value
 from xinheng.core.ir.types import TensorType, WeightType
@@ -322,11 +322,10 @@ class Planner:
         return max(count * value_bytes(kind.dtype), 1)
 
     def _bound(self, dim: Dim) -> int:
-        if not isinstance(dim, Expr):
-            return dim
-        if any(c < 0 for _, c in dim.terms):
-            raise Unbounded(f"size {dim} has no bound")
-        return evaluate(dim, self.limits)
+        try:
+            return upper_bound(dim, self.limits)
+        except GraphError as error:
+            raise Unbounded(str(error)) from error
 
     def _allocate(self, root: int, size: int) -> int:
         """The smallest hole that fits, or the end of the arena."""

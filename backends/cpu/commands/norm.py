@@ -25,7 +25,7 @@ def _norm(plan: Planner, node: Node, x: Value, weight: Value, result: Value) -> 
         *map(plan.number, (rows, 1, stride, 0, x.shape[-1])),
         plan.address(weight),
         plan.type_code(weight),
-        plan.number(node.attributes["eps"]),
+        plan.number(float(node.attributes["eps"])),
         plan.result(result),
     )
 

@@ -198,6 +198,19 @@ def test_runs_of_rows_of_one_scheme_are_one_weight(cpu: CPUDevice) -> None:
     np.testing.assert_allclose(cpu.download(made.outputs["y"]), given @ source.unpack().T, atol=0.05)
 
 
+def test_memory_holds_a_size_that_is_largest_below_its_bound(cpu: CPUDevice) -> None:
+    b = Builder("remainder")
+    tokens = sym("tokens")
+    x = b.input("x", TensorType(float32, (tokens, 64)))
+    rest = ops.slice(x, axis=0, start=0, stop=tokens % 4)  # no rows at all where there are as many as can be
+    y = ops.sub(ops.add(rest, rest), ops.mul(rest, rest))
+    made = compile(b.build(y=y), cpu, bounds=BOUNDS).bind({})
+    array = RNG.normal(size=(23, 64)).astype(np.float32)
+    made.run({"x": array}).wait()
+    expected = 2 * array[:3] - array[:3] * array[:3]
+    np.testing.assert_array_equal(cpu.download(made.outputs["y"]), expected)
+
+
 def test_memory_is_shared_by_results_that_do_not_meet(cpu: CPUDevice) -> None:
     b = Builder("chain")
     x = b.input("x", TensorType(float32, (sym("tokens"), 64)))
