@@ -435,7 +435,7 @@ extern "C" __attribute__((visibility("default"))) int64_t xh_paged_attention(con
         keys_read += static_cast<double>(keys);
     }
     const double widths = static_cast<double>(c.k_width + c.v_width);
-    const double bytes = keys_read * static_cast<double>(c.kv_heads) * widths * static_cast<double>(value_bytes(c.cache_type));
+    const double bytes = keys_read * widths * static_cast<double>(c.kv_heads * value_bytes(c.cache_type));
     const double nanoseconds = pairs * widths / 40 + bytes / 20;
     with_type(c.cache_type, [&](auto *tag) {
         typedef typename std::remove_pointer<decltype(+tag)>::type C;
