@@ -44,7 +44,7 @@ def open_llm(path: Path, mode: str, seqs: int, chunk: int, threads: int, **other
     runtime = RuntimeSettings.model_validate(
         {"device": "cpu:0", "dtype": "float32", "numerics": mode, "threads": threads}
     )
-    settings = {"max_num_seqs": seqs, "prefill_chunk": chunk, "max_num_batched_tokens": 1024} | others
+    settings: dict[str, Any] = {"max_num_seqs": seqs, "prefill_chunk": chunk, "max_num_batched_tokens": 1024} | others
     return LLM(path, runtime=runtime, settings=EngineSettings(**settings))
 
 
