@@ -14,7 +14,9 @@ inline float gate(float x, float v, float missing, float up) {
     float first, second; // e^-|v| may be too small for a normal number, though x times it is not
     exp_parts(v < 0 ? v : -v, first, second);
     first *= 1.0f + (v < 0 ? missing : -missing);
-    return (v < 0 ? x * first : x) / (1.0f + first * second) * up * (v < -170.0f ? 0.0f : v < 0 ? second : 1.0f);
+    const float denominator = 1.0f + first * second;
+    first = v < -170.0f ? 0.0f : first;
+    return (v < 0 ? x * first : x) / denominator * up * (v < 0 ? second : 1.0f);
 }
 
 inline float silu(float x, float up) { return gate(x, x, 0.0f, up); }
