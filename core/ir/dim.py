@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from keyword import iskeyword
 from typing import TypeAlias
 
@@ -73,14 +73,9 @@ class Expr:
     @cached_property
     def symbols(self) -> tuple[Symbol, ...]:
         """All symbols in order of appearance, possibly repeated."""
-        found: list[Symbol] = []
-        for monomial, _ in self.terms:
-            for atom in monomial:
-                if isinstance(atom, Symbol):
-                    found.append(atom)
-                else:
-                    found += [symbol for argument in atom.arguments for symbol in symbols(argument)]
-        return tuple(found)
+        atoms = [atom for monomial, _ in self.terms for atom in monomial]
+        inside = ((a,) if isinstance(a, Symbol) else chain.from_iterable(map(symbols, a.arguments)) for a in atoms)
+        return tuple(chain.from_iterable(inside))
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Expr) and self._key == other._key)
@@ -107,8 +102,8 @@ class Expr:
         return _scaled(self, -1) + other
 
     def __mul__(self, other: Dim) -> Dim:
-        if isinstance(other, int) and other:
-            return self if other == 1 else Expr(tuple((a, m * other) for a, m in self.terms))
+        if other == 1:
+            return self
         return _sum([((*a, *b), m * n) for a, m in self.terms for b, n in _terms(other)])
 
     __rmul__ = __mul__
@@ -376,10 +371,7 @@ def collect_checks() -> Iterator[list[Check]]:
 
 def require_equal(a: Dim, b: Dim, reason: str) -> None:
     """Demand a == b: silent if proven, GraphError if impossible, else a run-time check for whoever collects them."""
-    if a == b:
-        return
-    gap = _sum([*_terms(a), *_terms(_scaled(b, -1))])
-    if gap == 0:
+    if a == b or (gap := _sum([*_terms(a), *_terms(_scaled(b, -1))])) == 0:
         return
     low, high = interval(gap, {})
     if isinstance(gap, int) or low > 0 or high < 0:
