@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 import transformers
-from protocol import Peer, now, serve
+from protocol import GeneratingPeer, now, serve
 
 
-class Transformers(Peer):
+class Transformers(GeneratingPeer):
     def options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
 
@@ -27,7 +27,7 @@ class Transformers(Peer):
     def about(self) -> dict[str, Any]:
         return {"version": transformers.__version__, "torch": torch.__version__}
 
-    def _generate(self, sequences: int, context: int, tokens: int) -> dict[str, Any]:
+    def generate(self, sequences: int, context: int, tokens: int) -> dict[str, Any]:
         ids = torch.tensor(self.prompts(sequences, context))
         began = now()
         cache = transformers.DynamicCache(config=self.model.config)
@@ -41,20 +41,6 @@ class Transformers(Peer):
         ended = now()
         made = {"seconds": ended - first, "tokens": tokens * sequences, "first_token_seconds": first - began}
         return made | {"whole_seconds": ended - began}
-
-    def decode(self, context: int, tokens: int) -> dict[str, Any]:
-        return self._generate(1, context, tokens)
-
-    def prefill(self, tokens: int) -> dict[str, Any]:
-        made = self._generate(1, tokens, 0)
-        return {"seconds": made["first_token_seconds"], "tokens": tokens}
-
-    def batch(self, sequences: int, context: int, tokens: int) -> dict[str, Any]:
-        return self._generate(sequences, context, tokens)
-
-    def requests(self, count: int, context: int, tokens: int) -> dict[str, Any]:
-        made = self._generate(count, context, tokens - 1)
-        return {"seconds": made["whole_seconds"], "tokens": count * tokens}
 
 
 serve(Transformers())

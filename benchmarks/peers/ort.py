@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import onnxruntime_genai as runtime
-from protocol import Peer, now, serve
+from protocol import GeneratingPeer, now, serve
 
 
-class ONNXRuntime(Peer):
+class ONNXRuntime(GeneratingPeer):
     def load(self, args: argparse.Namespace) -> None:
         with suppress(AttributeError):
             runtime.disable_telemetry_events()
@@ -24,7 +24,7 @@ class ONNXRuntime(Peer):
     def about(self) -> dict[str, Any]:
         return {"version": runtime.__version__}
 
-    def _generate(self, sequences: int, context: int, tokens: int) -> dict[str, Any]:
+    def generate(self, sequences: int, context: int, tokens: int) -> dict[str, Any]:
         params, length = runtime.GeneratorParams(self.model), context + tokens + 1
         params.set_search_options(max_length=length, min_length=length, do_sample=False, batch_size=sequences)
         ids = np.array(self.prompts(sequences, context), np.int32)
@@ -38,20 +38,6 @@ class ONNXRuntime(Peer):
         ended = now()
         made = {"seconds": ended - first, "tokens": tokens * sequences, "first_token_seconds": first - began}
         return made | {"whole_seconds": ended - began}
-
-    def decode(self, context: int, tokens: int) -> dict[str, Any]:
-        return self._generate(1, context, tokens)
-
-    def prefill(self, tokens: int) -> dict[str, Any]:
-        made = self._generate(1, tokens, 0)
-        return {"seconds": made["first_token_seconds"], "tokens": tokens}
-
-    def batch(self, sequences: int, context: int, tokens: int) -> dict[str, Any]:
-        return self._generate(sequences, context, tokens)
-
-    def requests(self, count: int, context: int, tokens: int) -> dict[str, Any]:
-        made = self._generate(count, context, tokens - 1)
-        return {"seconds": made["whole_seconds"], "tokens": count * tokens}
 
 
 serve(ONNXRuntime())

@@ -66,6 +66,28 @@ class Peer:
         return [self.prompt(length) for _ in range(count)]
 
 
+class GeneratingPeer(Peer):
+    """An engine that makes the first token of all prompts at once and then steps with all sequences."""
+
+    def generate(self, sequences: int, context: int, tokens: int) -> dict[str, Any]:
+        """`seconds` of the steps behind the first token and their `tokens`, `first_token_seconds`, `whole_seconds`."""
+        raise NotImplementedError
+
+    def decode(self, context: int, tokens: int) -> dict[str, Any]:
+        return self.generate(1, context, tokens)
+
+    def prefill(self, tokens: int) -> dict[str, Any]:
+        made = self.generate(1, tokens, 0)
+        return {"seconds": made["first_token_seconds"], "tokens": tokens}
+
+    def batch(self, sequences: int, context: int, tokens: int) -> dict[str, Any]:
+        return self.generate(sequences, context, tokens)
+
+    def requests(self, count: int, context: int, tokens: int) -> dict[str, Any]:
+        made = self.generate(count, context, tokens - 1)
+        return {"seconds": made["whole_seconds"], "tokens": count * tokens}
+
+
 def memory() -> dict[str, int]:
     """Bytes resident: the most ever, now, and of those the ones that belong to no file. Empty where not known."""
     names = {"VmHWM": "peak_rss", "VmRSS": "rss", "RssAnon": "anonymous_rss"}
