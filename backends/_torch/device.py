@@ -21,6 +21,7 @@ from xinheng.core.hal import (
     StateSpace,
     WeightPart,
     WeightSource,
+    converted,
 )
 from xinheng.core.ir.dtype import DType, bfloat16, cast_to, dtype
 from xinheng.core.ir.types import StateType
@@ -80,7 +81,8 @@ class TorchDevice(Device):
         return result
 
     def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
-        return TorchWeight(source.shape, tuple(self._part(part) for part in source.parts))
+        held, how = converted(source, self.capabilities.dtypes, self.spec)
+        return TorchWeight(held.shape, tuple(self._part(part) for part in held.parts), how or "as stored")
 
     def _part(self, part: WeightPart) -> TorchWeightPart:
         data = part.load()
@@ -92,7 +94,7 @@ class TorchDevice(Device):
         return TorchWeightPart(part.scheme, part.rows, self._placed(tensor))
 
     def layout_of(self, buffer: Buffer) -> tuple[str, int]:
-        return "as stored", buffer.nbytes
+        return buffer.layout if isinstance(buffer, TorchWeight) else "as stored", buffer.nbytes
 
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
         known = {kind.name: held for kind, held in DTYPES.items() if kind.is_float}

@@ -67,10 +67,14 @@ class TorchWeightPart:
 
 @dataclass(frozen=True)
 class TorchWeight:
-    """A weight of `shape` (rows, columns) or (groups, rows, columns), one run of rows per scheme."""
+    """A weight of `shape` (rows, columns) or (groups, rows, columns), one run of rows per scheme.
+
+    `layout` is a phrase on how it came to lie in memory, for the receipt.
+    """
 
     shape: tuple[int, ...]
     parts: tuple[TorchWeightPart, ...]
+    layout: str = "as stored"
 
     @cached_property
     def groups(self) -> tuple[TorchWeight, ...]:

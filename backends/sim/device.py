@@ -18,6 +18,7 @@ from xinheng.core.hal import (
     ReferenceDevice,
     StateSpace,
     WeightSource,
+    converted,
 )
 from xinheng.core.hal.host import host_memory
 from xinheng.core.hal.reference import EXACT
@@ -30,7 +31,6 @@ from .cache_layouts import AsDeclared, CacheLayout
 from .handles import SimState, SimTensor, SimWeight
 from .kernels import Launch, sim_kernels
 from .memory_guard import SimGuard
-from .weights import converted, foreign_dtype
 
 
 class SimDevice(Device):
@@ -114,9 +114,9 @@ class SimDevice(Device):
             raise DeviceError(f"{self.spec} has no {kind} tensors; use {advice}")
 
     def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
-        lacking = foreign_dtype(source, self.capabilities.dtypes)
-        if lacking is not None:
-            return SimWeight(self, *converted(source, lacking, self.spec))
+        held, how = converted(source, self.capabilities.dtypes, self.spec)
+        if how:
+            return SimWeight(self, self._oracle.prepare(held, uses), how)
         values = self._oracle.prepare(source, uses)
         return SimWeight(self, values, self._oracle.layout_of(values)[0])
 

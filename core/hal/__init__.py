@@ -6,6 +6,7 @@ from .arithmetic import ANY_ORDER, HF32, TF32, Arithmetic
 from .backend import API_VERSION, Backend, DeviceInfo, Finding
 from .bucketed import BucketedExecutable
 from .collective import Communicator, LoopbackCommunicator
+from .conversion import converted
 from .device import (
     Buffer,
     Capabilities,
@@ -76,4 +77,5 @@ __all__ = [
     "WeightSource",
     "canary",
     "chrome_trace",
+    "converted",
 ]
