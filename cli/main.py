@@ -15,6 +15,7 @@ from .commands import (
     config,
     conformance,
     devices,
+    doctor,
     explain,
     import_model,
     models,
@@ -39,6 +40,7 @@ app.command("bench")(bench.bench)
 app.command("run-onnx")(run_onnx.run_onnx)
 app.command("import")(import_model.import_model)
 app.command("devices")(devices.devices)
+app.command("doctor")(doctor.doctor)
 app.command("ops")(ops.ops)
 app.command("pull")(models.pull)
 app.command("list")(models.list_models)

@@ -23,7 +23,7 @@ from stevedore import NamedExtensionManager
 
 from .certificate import DeviceIdentity
 from .errors import DeviceError, PluginError, XinhengError, nearest
-from .hal.backend import API_VERSION, Backend, DeviceInfo
+from .hal.backend import API_VERSION, Backend, DeviceInfo, Finding
 from .hal.device import Device, DeviceOptions
 from .hal.spec import DeviceSpec
 
@@ -37,7 +37,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PluginRecord:
-    """A plugin, who brought it, and what became of it; `error` is a sentence for every status but the good two."""
+    """A plugin, who brought it, and what became of it; `error` is a sentence for every status but the good two.
+
+    `findings` is what the backend has to say about its software on this machine, most serious first.
+    """
 
     name: str
     distribution: str
@@ -45,6 +48,7 @@ class PluginRecord:
     status: Status
     devices: tuple[DeviceInfo, ...] = ()
     error: str | None = None
+    findings: tuple[Finding, ...] = ()
 
 
 class PluginManager:
@@ -73,6 +77,23 @@ class PluginManager:
             for name in self.names:
                 self._probe(name)
         return tuple(self._records.values())
+
+    def diagnosed(self, name: str) -> PluginRecord:
+        """The record of a plugin with its findings, which one with devices has too: how it could be faster, say.
+
+        Raises:
+            PluginError: no plugin of that name is installed.
+        """
+        if name not in self._records:
+            raise PluginError(self._missing(name))
+        record, backend = self._probe(name), self._backends.get(name)
+        if backend is None or record.findings:
+            return record
+        findings, error = _guarded(lambda: tuple(backend.diagnose()))
+        if error is not None:
+            findings = (_broken(error),)
+        self._records[name] = replace(record, findings=findings or ())
+        return self._records[name]
 
     def backend(self, name: str) -> Backend:
         """The backend of that name.
@@ -200,7 +221,12 @@ class PluginManager:
             elif devices:
                 self._records[name] = replace(self._records[name], status="available", devices=devices)
             else:
-                self._note(name, "no device", _diagnosis(backend))
+                self._note(name, "no device", "its probe found none and gives no reason")
+                findings = self.diagnosed(name).findings
+                if findings:
+                    self._note(
+                        name, "no device", "; ".join(f"{finding.text}; {finding.remedy}" for finding in findings)
+                    )
         return self._records[name]
 
     def _note(self, name: str, status: Status, error: str) -> None:
@@ -279,12 +305,14 @@ def _checked(devices: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
     return tuple(devices)
 
 
-def _diagnosis(backend: Backend) -> str:
-    findings, error = _guarded(backend.diagnose)
-    if error is not None:
-        return f"its probe found none, and its diagnosis raised {_sentence(error)}"
-    told = "; ".join(f"{finding.text}; {finding.remedy}" for finding in findings or ())
-    return told or "its probe found none and gives no reason"
+def _broken(error: BaseException) -> Finding:
+    """What takes the place of findings where looking for them failed."""
+    return Finding(
+        "diagnose.raised",
+        f"its diagnosis raised {_sentence(error)}",
+        "report it to the author of the plugin",
+        ("它的诊断过程出错：" + _sentence(error), "请告知该插件的作者"),
+    )
 
 
 def _known_vendors() -> dict[str, dict[str, str]]:

@@ -17,6 +17,10 @@ NO_CARDS = Finding(
     "ascend.no-card-runtime",
     "this release drives no Ascend card yet, neither by torch_npu nor by MindSpore",
     "use ascend:cpu@mindspore, which runs the backend on MindSpore's CPU target, or another device",
+    (
+        "本版本尚不能驱动昇腾卡（torch_npu 与 MindSpore 均不能）",
+        "使用 ascend:cpu@mindspore（MindSpore 的 CPU 目标）或其他设备",
+    ),
 )
 
 
@@ -33,6 +37,10 @@ def _driver(root: Path) -> list[Finding]:
             "ascend.driver-missing",
             "there is no Huawei Ascend card with a driver (no /dev/davinci_manager and /dev/davinci0)",
             "install the driver and firmware of the card, or pass its device files into the container",
+            (
+                "没有装好驱动的昇腾卡（缺少 /dev/davinci_manager 与 /dev/davinci0）",
+                "安装该卡的驱动与固件；在容器中则把设备文件映射进来",
+            ),
         )
     ]
 
@@ -44,16 +52,23 @@ def _cann(root: Path, environ: Mapping[str, str]) -> list[Finding]:
         if environ.get("ASCEND_HOME_PATH"):
             return []
         text = "the environment of CANN is incomplete: ASCEND_HOME_PATH is not set"
-        return [Finding("ascend.cann-environment", text, f"source {script} in this shell")]
+        chinese = ("CANN 的环境不完整：没有设置 ASCEND_HOME_PATH", f"在当前 shell 中执行 source {script}")
+        return [Finding("ascend.cann-environment", text, f"source {script} in this shell", chinese)]
     if list((root / TOOLKIT).glob(f"*/lib64/{LIBRARY}")) or environ.get("ASCEND_HOME_PATH"):
         text = f"CANN is installed, but {LIBRARY} is not on LD_LIBRARY_PATH"
-        return [Finding("ascend.cann-environment", text, f"source {script} in this shell")]
+        chinese = (f"CANN 已安装，但 LD_LIBRARY_PATH 中没有 {LIBRARY}", f"在当前 shell 中执行 source {script}")
+        return [Finding("ascend.cann-environment", text, f"source {script} in this shell", chinese)]
     text = f"CANN is not installed: {LIBRARY} is neither on LD_LIBRARY_PATH nor under /{TOOLKIT}"
-    return [Finding("ascend.cann-missing", text, f"install the CANN toolkit and source {script}")]
+    chinese = (
+        f"没有安装 CANN：LD_LIBRARY_PATH 与 /{TOOLKIT} 下都没有 {LIBRARY}",
+        f"安装 CANN toolkit 并执行 source {script}",
+    )
+    return [Finding("ascend.cann-missing", text, f"install the CANN toolkit and source {script}", chinese)]
 
 
 def _framework() -> list[Finding]:
     if find_spec("torch_npu") is not None or find_spec("mindspore") is not None:
         return []
     remedy = "pip install 'xinheng[ascend]' or 'xinheng[mindspore]'"
-    return [Finding("ascend.framework-missing", "neither torch_npu nor mindspore is installed", remedy)]
+    chinese = ("torch_npu 与 mindspore 都没有安装", remedy)
+    return [Finding("ascend.framework-missing", "neither torch_npu nor mindspore is installed", remedy, chinese)]

@@ -35,8 +35,27 @@ class CPUBackend(Backend):
 
     def diagnose(self) -> list[Finding]:
         if find_spec("torch") is None:
-            return [Finding("cpu.torch-missing", "torch is not installed", "pip install 'xinheng[cpu]'")]
-        return []
+            remedy = "pip install 'xinheng[cpu]'"
+            return [Finding("cpu.torch-missing", "torch is not installed", remedy, ("没有安装 torch", remedy))]
+        return _kernels()
+
+
+def _kernels() -> list[Finding]:
+    """That the native kernels are missing, if they are: the device works without them. Nothing is compiled."""
+    from .jit import NativeUnavailable, compiler_command
+    from .prebuilt import load_prebuilt
+
+    try:
+        compiler_command()
+    except NativeUnavailable as missing:
+        try:
+            load_prebuilt()
+        except NativeUnavailable:
+            text = f"there are no native kernels, so the slower ones of torch run: {missing.reason}"
+            remedy = "install a C++17 compiler such as g++, or point CXX at one"
+            said = (f"没有本机内核，改用较慢的 torch 内核：{missing.reason}", "安装 g++ 等 C++17 编译器，或用 CXX 指定")
+            return [Finding("cpu.kernels-missing", text, remedy, said)]
+    return []
 
 
 def _torch_version() -> str:

@@ -81,7 +81,7 @@ def load(cache_dir: Path | None = None, *, flag_sets: Sequence[Sequence[str]] = 
     sources = sorted(SOURCES.glob("*.cpp"))
     if not sources:
         raise NativeUnavailable(f"the sources are missing from {SOURCES}")
-    command = _compiler()
+    command = compiler_command()
     version = _version(command)
     reason = "no compiler flags were given"
     for flags in flag_sets:
@@ -116,7 +116,7 @@ def _load_with(
         )  # stays mapped when its name is gone
 
 
-def _compiler() -> list[str]:
+def compiler_command() -> list[str]:
     named = os.environ.get("CXX")
     for candidate in [named] if named else ["g++", "clang++"]:
         command = shlex.split(candidate)
@@ -167,7 +167,7 @@ def compile_to(target: Path, flags: Sequence[str]) -> None:
     Raises:
         NativeUnavailable: there is no working compiler, the sources do not compile, or `target` cannot be written.
     """
-    command, sources = _compiler(), sorted(SOURCES.glob("*.cpp"))
+    command, sources = compiler_command(), sorted(SOURCES.glob("*.cpp"))
     with tempfile.TemporaryDirectory(prefix="xinheng-jit-") as scratch:
         built = Path(scratch) / target.name
         _compile(command, flags, sources, built)

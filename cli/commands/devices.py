@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from ..options import Assignments, Json, settings
 
 
@@ -23,7 +25,11 @@ def devices(set: Assignments = None, json: Json = False) -> None:
         for info in record.devices:
             memory = size_text(info.memory) if info.memory else ""
             status = "emulated" if info.emulated else record.status
-            rows.append((info.spec, info.name, memory, info.driver or "", status, ""))
+            rows.append((info.spec, info.name, memory, info.driver or "", status, "", ""))
         if not record.devices:
-            rows.append((record.name, "", "", record.version, record.status, record.error or ""))
-    print_table(("device", "name", "memory", "driver", "status", "remark"), rows)
+            said = record.findings[0] if record.findings else None
+            told = (said.text, said.remedy) if said else (record.error or "", "")
+            rows.append((record.name, "", "", "", record.status, *told))
+    print_table(("device", "name", "memory", "driver", "status", "remark", "remedy"), rows)
+    if sys.stdout.isatty() and any(len(record.findings) > 1 for record in records):
+        print("\nxinheng doctor tells all that is missing")

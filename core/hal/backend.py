@@ -26,11 +26,19 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something `diagnose` has to say: a stable code, what is the case, and what to do about it."""
+    """Something `diagnose` has to say: a stable code, what is the case, and what to do about it.
+
+    `chinese` is the text and the remedy in Chinese, where the vendor's customers read that.
+    """
 
     code: str
     text: str
     remedy: str
+    chinese: tuple[str, str] | None = None
+
+    def told(self, language: str) -> tuple[str, str]:
+        """Text and remedy in a language, `en` or `zh`; in English if there is no other."""
+        return self.chinese if language == "zh" and self.chinese is not None else (self.text, self.remedy)
 
 
 class Backend(ABC):
