@@ -7,12 +7,14 @@ import os
 # torch imports every installed device plugin by itself, and one with an incomplete SDK then breaks `import torch`.
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
+from .accelerator import AcceleratorDevice
 from .device import TorchDevice
 from .handles import TorchPagedKV, TorchPagedLatent, TorchSequenceState, TorchWeight, TorchWeightPart
 from .kernels import TORCH_KERNELS
 
 __all__ = [
     "TORCH_KERNELS",
+    "AcceleratorDevice",
     "TorchDevice",
     "TorchPagedKV",
     "TorchPagedLatent",

@@ -35,7 +35,7 @@ class GlooCommunicator(Communicator):
         super().__init__(rank, size)
         limit = timedelta(seconds=timeout)
         try:
-            self._group: Any = distributed.ProcessGroupGloo(_store(address, rank, size, limit), rank, size, limit)
+            self._group: Any = distributed.ProcessGroupGloo(store(address, rank, size, limit), rank, size, limit)
         except (RuntimeError, ValueError) as error:
             raise DeviceError(f"rank {rank} of {size} did not meet the others at {address!r}: {error}") from error
 
@@ -63,7 +63,8 @@ class GlooCommunicator(Communicator):
         self._group = None
 
 
-def _store(address: str, rank: int, size: int, limit: timedelta) -> Any:
+def store(address: str, rank: int, size: int, limit: timedelta) -> Any:
+    """Where ranks meet; DeviceError if the address has another form than `GlooCommunicator` says."""
     place = urlsplit(address)
     if place.scheme == "tcp" and place.hostname and place.port:
         return TCPStore(place.hostname, place.port, size, rank == 0, limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -40,6 +40,35 @@ DTYPES: dict[DType, torch.dtype] = {
 NAMES = {value: key for key, value in DTYPES.items()}
 
 
+class Rows(Protocol):
+    """A run of rows of a weight, in whatever layout a device likes."""
+
+    @property
+    def scheme(self) -> str: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def data(self) -> torch.Tensor:
+        """The values, if they are `dense`; otherwise codes."""
+
+    @property
+    def dense(self) -> bool: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def slice(self, start: int, stop: int) -> Self:
+        """Rows start to stop, without a copy."""
+
+    def take(self, index: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+        """The rows of an index int64 [n] as values [n, columns] of `kind`."""
+
+    def unpack(self, start: int, stop: int, kind: torch.dtype) -> torch.Tensor:
+        """Rows start to stop as values [stop - start, columns] of `kind`."""
+
+
 @dataclass(frozen=True, slots=True)
 class TorchWeightPart:
     """A run of rows: a tensor [rows, columns] for a dense float scheme, else packed uint8 [rows, row_bytes].
@@ -54,6 +83,18 @@ class TorchWeightPart:
     @property
     def dense(self) -> bool:
         return self.data.dtype is not torch.uint8
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+    def slice(self, start: int, stop: int) -> TorchWeightPart:
+        """Rows start to stop, without a copy."""
+        return TorchWeightPart(self.scheme, stop - start, self.data[start:stop])
+
+    def take(self, index: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+        """The rows of an index int64 [n] as values [n, columns] of `kind`."""
+        return TorchWeightPart(self.scheme, index.numel(), self.data[index]).unpack(0, index.numel(), kind)
 
     def unpack(self, start: int, stop: int, kind: torch.dtype) -> torch.Tensor:
         """Rows start to stop as values [stop - start, columns] of `kind`."""
@@ -73,7 +114,7 @@ class TorchWeight:
     """
 
     shape: tuple[int, ...]
-    parts: tuple[TorchWeightPart, ...]
+    parts: tuple[Rows, ...]
     layout: str = "as stored"
 
     @cached_property
@@ -82,12 +123,13 @@ class TorchWeight:
         count, rows, columns = self.shape
         return tuple(TorchWeight((rows, columns), self._rows(i * rows, (i + 1) * rows)) for i in range(count))
 
-    def _rows(self, start: int, stop: int) -> tuple[TorchWeightPart, ...]:
-        kept, first = [], 0
+    def _rows(self, start: int, stop: int) -> tuple[Rows, ...]:
+        kept: list[Rows] = []
+        first = 0
         for part in self.parts:
             low, high = max(start - first, 0), min(stop - first, part.rows)
             if low < high:
-                kept.append(TorchWeightPart(part.scheme, high - low, part.data[low:high]))
+                kept.append(part.slice(low, high))
             first += part.rows
         return tuple(kept)
 
@@ -106,7 +148,7 @@ class TorchWeight:
 
     @property
     def nbytes(self) -> int:
-        return sum(part.data.nbytes for part in self.parts)
+        return sum(part.nbytes for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,10 @@ class Device(ABC):
     def memory(self) -> MemoryStats:
         """Total and available memory."""
 
+    def out_of_memory(self, error: BaseException) -> bool:
+        """Whether an error of the device's software means that its memory is full."""
+        return isinstance(error, MemoryError)
+
     def owns(self, buffer: Buffer) -> bool:
         """Whether a numpy array is a buffer of this device (for devices whose buffers are arrays)."""
         return False

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DeviceError, GraphError, XinhengError
+from ..errors import DeviceError, GraphError, OutOfMemory, XinhengError
 from ..ir.dim import Expr, symbols
 from ..ir.evaluate import bind_sizes, bind_unbacked, check_sizes, resolve
 from ..ir.graph import Graph, Node, Value
@@ -36,7 +36,8 @@ class Choice:
     def failed(self, node: Node, error: Exception) -> DeviceError:
         """The error of a node whose kernel raised `error`."""
         where = f"{self.device.spec}: kernel {self.kernel.name!r} of {node.op.name}"
-        return DeviceError(f"{where} failed to compute {node.results[0].type}: {error}")
+        kind = OutOfMemory if self.device.out_of_memory(error) else DeviceError
+        return kind(f"{where} failed to compute {node.results[0].type}: {error}")
 
 
 Placement = Sequence[Choice]

@@ -43,13 +43,15 @@ def linear(x: Tensor, weight: TorchWeight, bias: Tensor | None = None) -> Tensor
 
 @TORCH_KERNELS.register(ops.embedding, name="torch_embedding", dtypes=FLOATS)
 def embedding(indices: Tensor, weight: TorchWeight, *, dtype: DType) -> Tensor:
-    flat = indices.reshape(-1).long()
-    out = torch.empty((flat.numel(), weight.shape[1]), dtype=DTYPES[dtype], device=indices.device)
+    flat, kind = indices.reshape(-1).long(), DTYPES[dtype]
+    if len(weight.parts) == 1:
+        return weight.parts[0].take(flat, kind).reshape(*indices.shape, weight.shape[1])
+    out = torch.zeros((flat.numel(), weight.shape[1]), dtype=kind, device=indices.device)
     first = 0
-    for part in weight.parts:
-        inside = torch.nonzero((flat >= first) & (flat < first + part.rows)).reshape(-1)
-        picked = part.data[flat[inside] - first]
-        out[inside] = type(part)(part.scheme, inside.numel(), picked).unpack(0, inside.numel(), DTYPES[dtype])
+    for part in weight.parts:  # no number of rows is asked for, so nothing waits for the device
+        inside = (flat >= first) & (flat < first + part.rows)
+        picked = part.take((flat - first).clamp(0, part.rows - 1), kind)
+        out = torch.where(inside[:, None], picked, out)
         first += part.rows
     return out.reshape(*indices.shape, weight.shape[1])
 

@@ -1,0 +1,153 @@
+"""A torch device with memory and a queue of its own: what CUDA, Ascend, Cambricon and others have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from xinheng.core.errors import DeviceError, OutOfMemory
+from xinheng.core.hal import (
+    Buffer,
+    Capabilities,
+    Event,
+    HostCopy,
+    KernelRegistry,
+    MemoryStats,
+    WeightSource,
+    converted,
+)
+from xinheng.core.ir.dtype import DType, bfloat16
+
+from .device import TorchDevice
+from .distributed import DistributedCommunicator
+from .handles import NAMES, TorchWeight
+from .kernels import TORCH_KERNELS
+from .plane_part import plane_part
+
+
+class AcceleratorDevice(TorchDevice):
+    """One card, driven through the module `torch.<type>` that its framework brings.
+
+    Kernels return before they are done: `event`, `synchronize`, `copy_async` and `download` wait for the queue.
+    Subclasses add kernels of their own to `kernels`, whose parents are those of plain torch.
+    """
+
+    collective: ClassVar[str] = "gloo"
+    """What `torch.distributed` calls the vendor's collective library."""
+
+    def __init__(self, spec: str, name: str, device: torch.device, capabilities: Capabilities) -> None:
+        super().__init__(spec, name, device, capabilities)
+        self.runtime: Any = torch.get_device_module(device)
+        self.runtime.set_device(device)
+        self.kernels = KernelRegistry(TORCH_KERNELS)
+        self._pins = _pins()
+
+    def upload(self, array: NDArray[Any], dtype: DType) -> Buffer:
+        try:
+            return super().upload(array, dtype)
+        except RuntimeError as error:
+            raise self._explained(error, f"{dtype} {list(array.shape)}") from error
+
+    def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
+        held, how = converted(source, self.capabilities.dtypes, self.spec)
+        parts = tuple(plane_part(part, held.shape[-1], self.upload) for part in held.parts)
+        planes = any(not part.dense for part in parts)
+        return TorchWeight(held.shape, parts, how or ("planes of codes and scales" if planes else "as stored"))
+
+    def synchronize(self) -> None:
+        try:
+            self.runtime.synchronize(self.device)
+        except RuntimeError as error:
+            raise DeviceError(f"{self.spec}: work given to the device failed: {error}") from error
+
+    def event(self) -> Event:
+        return QueueEvent(self)
+
+    def copy_async(self, buffer: Buffer) -> HostCopy:
+        tensor: torch.Tensor = buffer.detach()
+        target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pins)
+        target.copy_(tensor, non_blocking=True)
+        return QueueCopy(target, QueueEvent(self))
+
+    def crop(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> Buffer:
+        return buffer[tuple(map(slice, shape))]
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Buffer:
+        return self._zeros(shape, self._tensor(np.zeros((), dtype.numpy), dtype).dtype)
+
+    def memory(self) -> MemoryStats:
+        """Total and available bytes; what the framework holds in reserve for this process is available."""
+        free, total = self.runtime.mem_get_info(self.device)
+        reserved, used = (getattr(self.runtime, f"memory_{what}", None) for what in ("reserved", "allocated"))
+        spare = reserved(self.device) - used(self.device) if reserved and used else 0
+        return MemoryStats(int(total), int(free + max(spare, 0)))
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, MemoryError | torch.OutOfMemoryError) or "out of memory" in str(error).lower()
+
+    def join(self, group: str, rank: int, size: int, address: str) -> None:
+        self.connect(group, DistributedCommunicator(self.collective, rank, size, address))
+
+    def close(self) -> None:
+        self.runtime.empty_cache()
+
+    def _explained(self, error: RuntimeError, what: str) -> DeviceError:
+        """The error of a failed allocation or copy; one of memory says how much there is."""
+        if not self.out_of_memory(error):
+            return DeviceError(f"{self.spec}: {what} cannot be brought to the device: {error}")
+        memory = self.memory()
+        return OutOfMemory(
+            f"{self.spec}: no room for {what}: {memory.available >> 20} of {memory.total >> 20} MiB are free; "
+            "use a smaller model, a narrower weight scheme, or lower engine.cache_memory"
+        )
+
+
+def _pins() -> bool:
+    """Whether the framework can give memory that the device copies to while the host goes on."""
+    try:
+        torch.empty(1, pin_memory=True)
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+class QueueEvent:
+    """A point in the queue of a device."""
+
+    def __init__(self, device: AcceleratorDevice) -> None:
+        self._spec = device.spec
+        self._event: Any = device.runtime.Event()
+        self._event.record(device.runtime.current_stream(device.device))
+
+    def wait(self) -> None:
+        try:
+            self._event.synchronize()
+        except RuntimeError as error:
+            raise DeviceError(f"{self._spec}: work given to the device failed: {error}") from error
+
+
+class QueueCopy:
+    """A copy to pinned memory behind what was given to a queue."""
+
+    def __init__(self, target: torch.Tensor, event: QueueEvent) -> None:
+        self._target, self._event, self._done = target, event, False
+
+    def wait(self) -> NDArray[Any]:
+        self._event.wait()
+        self._done = True
+        return self.array
+
+    @property
+    def array(self) -> NDArray[Any]:
+        if not self._done:
+            raise DeviceError("a copy is read before it is complete; wait for it")
+        kind = NAMES[self._target.dtype]
+        if kind is bfloat16 or kind.name.startswith("float8"):
+            bits: NDArray[Any] = self._target.view(torch.int16 if kind.bits == 16 else torch.uint8).numpy()
+            return bits.view(kind.numpy)
+        result: NDArray[Any] = self._target.numpy()
+        return result
