@@ -12,10 +12,8 @@ says so. Asked for by name it is a loud error; `auto` passes it over and goes on
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar
 
@@ -101,12 +99,23 @@ class PluginManager:
         Raises:
             PluginError: it is not installed, disabled, incompatible or failed; with the reason and the remedy.
         """
-        if name not in self._records:
+        owner = self._owner(name)
+        if owner is None:
             raise PluginError(self._missing(name))
-        backend = self._import(name)
+        backend = self._import(owner)
         if backend is None:
-            raise _unusable(self._records[name])
+            raise _unusable(self._records[owner])
         return backend
+
+    def _owner(self, name: str) -> str | None:
+        """The plugin whose devices have names that begin with a word: the one of that name, or one that says so."""
+        if name in self._records:
+            return name
+        for other in self.names:
+            backend = self._import(other)
+            if backend is not None and name in (_guarded(backend.names)[0] or ()):
+                return other
+        return None
 
     def open(self, spec: str, options: DeviceOptions | None = None) -> Device:
         """Open a device: the one that `spec` names, or for "auto" the first real one in order of priority.
@@ -121,7 +130,7 @@ class PluginManager:
         if parsed.automatic:
             return self._open_best(options)
         backend = self.backend(parsed.backend)
-        if not parsed.emulated:
+        if not parsed.emulated and parsed.backend in self._records:
             record = self._probe(parsed.backend)
             if record.status == "no device":
                 raise DeviceError(f"backend {record.name!r} has no device: {record.error}")
@@ -132,7 +141,8 @@ class PluginManager:
     def identify(self, device: Device) -> DeviceIdentity:
         """What makes results about an opened device comparable: the device, its driver, and who brought its backend."""
         parsed = DeviceSpec.parse(device.spec)
-        record = self._probe(parsed.backend) if parsed.backend in self._records else None
+        owner = self._owner(parsed.backend)
+        record = self._probe(owner) if owner else None
         found = next((info for info in record.devices if info.spec == device.spec), None) if record else None
         return DeviceIdentity(
             spec=device.spec,
@@ -235,15 +245,13 @@ class PluginManager:
     def _missing(self, name: str) -> str:
         installed = ", ".join(self.names) or "none"
         message = f"no backend plugin named {name!r} is installed (installed: {installed})"
-        known = _known_vendors().get(name)
-        if known is None:
-            hint = nearest(name, list(self.names))
-            return f"{message}{hint or '; install the package that brings it, or choose one of these'}"
-        return (
-            f"{message}; {name} is {known['vendor']}: it needs a plugin that registers {name!r} in entry-point group "
-            f"{self._group!r}, which this release does not contain, and {known['stack']}; "
-            f"pip install 'xinheng[{known['extra']}]' brings what a package index has of that"
-        )
+        hint = nearest(name, [*self.names, *self._known()])
+        return f"{message}{hint or '; install the package that brings it, or choose one of these'}"
+
+    def _known(self) -> list[str]:
+        """The first words of device names that plugins answer to besides their own."""
+        backends = [backend for name in self.names if (backend := self._import(name)) is not None]
+        return [word for backend in backends for word in _guarded(backend.names)[0] or ()]
 
 
 class _Incompatible(Exception):
@@ -313,8 +321,3 @@ def _broken(error: BaseException) -> Finding:
         "report it to the author of the plugin",
         ("它的诊断过程出错：" + _sentence(error), "请告知该插件的作者"),
     )
-
-
-def _known_vendors() -> dict[str, dict[str, str]]:
-    table = resources.files("xinheng.backends").joinpath("known_vendors.toml").read_text(encoding="utf-8")
-    return tomllib.loads(table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,11 +36,12 @@ class AcceleratorDevice(TorchDevice):
     Subclasses add kernels of their own to `kernels`, whose parents are those of plain torch.
     """
 
-    collective: ClassVar[str] = "gloo"
-    """What `torch.distributed` calls the vendor's collective library."""
-
-    def __init__(self, spec: str, name: str, device: torch.device, capabilities: Capabilities) -> None:
+    def __init__(
+        self, spec: str, name: str, device: torch.device, capabilities: Capabilities, collective: str = "gloo"
+    ) -> None:
+        """`collective` is what `torch.distributed` calls the vendor's collective library."""
         super().__init__(spec, name, device, capabilities)
+        self._collective = collective
         self.runtime: Any = torch.get_device_module(device)
         self.runtime.set_device(device)
         self.kernels = KernelRegistry(TORCH_KERNELS)
@@ -90,7 +91,7 @@ class AcceleratorDevice(TorchDevice):
         return isinstance(error, MemoryError | torch.OutOfMemoryError) or "out of memory" in str(error).lower()
 
     def join(self, group: str, rank: int, size: int, address: str) -> None:
-        self.connect(group, DistributedCommunicator(self.collective, rank, size, address))
+        self.connect(group, DistributedCommunicator(self._collective, rank, size, address))
 
     def close(self) -> None:
         self.runtime.empty_cache()

@@ -77,30 +77,35 @@ class PlanePart:
     def _expanded(self, wide: torch.dtype) -> Tensor:
         """The values as `wide`: s (q - z) - m, with the factors of their groups; the only rounding is the last one."""
         assert self.scale is not None
-        q = self._numbers(wide) - self.offset
+        rows = self.codes.shape[0]
+        values = self._numbers(wide).view(rows, -1, self.group or self.columns)
+        if self.offset:
+            values -= self.offset
         if self.zero is not None:
-            q = q - self._spread(self.zero.to(wide))
-        values = q * self._spread(self._factor(self.scale, self.outer, wide))
-        return values if self.low is None else values - self._spread(self._factor(self.low, self.outer_low, wide))
+            values -= self.zero.to(wide)[..., None]
+        values *= self._factor(self.scale, self.outer, wide)[..., None]
+        if self.low is not None:
+            values -= self._factor(self.low, self.outer_low, wide)[..., None]
+        return values.view(rows, self.columns)
 
     def _numbers(self, wide: torch.dtype) -> Tensor:
-        """The codes as numbers [rows, columns]."""
+        """The codes as new numbers, contiguous."""
+        rows = self.codes.shape[0]
         if self.coding == "e4m3":
             return self.codes.view(torch.float8_e4m3fn).to(wide)
         if self.coding != "nibbles":
             return self.codes.to(wide)
-        runs = self.codes.reshape(self.codes.shape[0], -1, self.run)
-        return torch.cat((runs & 15, runs >> 4), -1).reshape(self.codes.shape[0], self.columns).to(wide)
+        runs = self.codes.view(rows, -1, self.run)
+        numbers = torch.empty((rows, runs.shape[1], 2, self.run), dtype=wide, device=runs.device)
+        numbers[:, :, 0] = runs & 15
+        numbers[:, :, 1] = runs >> 4
+        return numbers
 
     def _factor(self, inner: Tensor, outer: Tensor | None, wide: torch.dtype) -> Tensor:
         """Factors by group, [rows, groups]: those that are stored, times one per run of columns if there is one."""
         if outer is None:
             return inner.to(wide)
         return inner.to(wide) * outer.to(wide).repeat_interleave(SUPER // self.group, -1)
-
-    def _spread(self, factor: Tensor) -> Tensor:
-        """Factors [rows, groups] for each column; those of a row are broadcast."""
-        return factor if self.group == 0 else factor.repeat_interleave(self.group, -1)
 
 
 def plane_part(part: WeightPart, columns: int, upload: Upload) -> PlanePart:

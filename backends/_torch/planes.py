@@ -55,19 +55,22 @@ class Planes:
 def _number(blocks: Bytes, at: int, kind: Any) -> NDArray[Any]:
     """The number at byte `at` of each block, [rows, blocks]."""
     size = np.dtype(kind).itemsize
-    return np.ascontiguousarray(blocks[..., at : at + size]).view(kind)[..., 0]
+    column: NDArray[Any] = np.ascontiguousarray(blocks[..., at : at + size]).view(kind)
+    return column[..., 0]
 
 
 def _codes(blocks: NDArray[Any]) -> NDArray[Any]:
     """The codes of all blocks of a row side by side."""
-    return np.ascontiguousarray(blocks).reshape(len(blocks), -1)
+    joined: NDArray[Any] = np.ascontiguousarray(blocks).reshape(len(blocks), -1)
+    return joined
 
 
 def _fields(data: Bytes, bits: int, run: int) -> Bytes:
     """Fields of bytes [..., n] in runs: the lowest fields of a run, then the next, as bytes [..., n 8 / bits]."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     runs = data.reshape(*data.shape[:-1], -1, 1, run)
-    return ((runs >> shifts) & np.uint8(2**bits - 1)).reshape(*data.shape[:-1], -1)
+    fields: Bytes = (runs >> shifts) & np.uint8(2**bits - 1)
+    return fields.reshape(*data.shape[:-1], -1)
 
 
 def _word(blocks: Bytes, at: int) -> Bytes:

@@ -52,6 +52,10 @@ class Backend(ABC):
     api_version: ClassVar[tuple[int, int]]
     priority: ClassVar[int] = 50
 
+    def names(self) -> tuple[str, ...]:
+        """The first words of the names of its devices, where there are others than its own."""
+        return (self.name,)
+
     @abstractmethod
     def probe(self) -> list[DeviceInfo]:
         """The devices that could be opened now; an empty list if there are none."""

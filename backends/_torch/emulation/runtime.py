@@ -239,7 +239,8 @@ def _factories() -> Iterator[tuple[str, Any]]:
             continue
         packet = getattr(torch.ops.aten, name, None)
         op = getattr(packet, overload or "default", None)
-        if op is None or not torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU"):
+        keys = ("CPU", "CompositeExplicitAutograd")
+        if op is None or not any(torch._C._dispatch_has_kernel_for_dispatch_key(full, key) for key in keys):
             continue
         arguments = op._schema.arguments
         if any(a.name == "device" for a in arguments) and not any("Tensor" in str(a.type) for a in arguments):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
 from .board import Board, board_of
 
@@ -20,6 +19,8 @@ MIXED = frozenset(
 """Ops to which torch lets operands of the host come."""
 READS = frozenset({"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal"})
 """Ops whose result, or the size of it, has to reach the host."""
+PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution"})
+"""Ops whose order of sums follows the number of rows where the processor computes them."""
 
 
 class EmulatedTensor(torch.Tensor):
@@ -98,6 +99,8 @@ def run(function: Any, args: Any, kwargs: Any) -> Any:
         if leaving:
             return x.clone() if id(x) in known else x
         if id(x) in known and (target is None or known[id(x)].device == home.device):
+            if known[id(x)].shape != x.shape:
+                raise RuntimeError(f"{name} resized its result, which a device written in Python cannot do")
             return known[id(x)]
         return placed(x.clone() if id(x) in known else x, home, name)
 
@@ -114,10 +117,44 @@ def placed(host: torch.Tensor, board: Board, what: str) -> EmulatedTensor:
 def execute(function: Any, args: Any, kwargs: Any, board: Board) -> Any:
     """Call a function on the host memory of its operands, and note the call in the graph that is being captured."""
     plain, named = tree_map(_host, (args, kwargs))
+    if getattr(getattr(function, "_schema", None), "name", "") in PRODUCTS:
+        function = _once_rounded(function)
     made = function(*plain, **named)
     if board.graph is not None:
         board.graph.note(function, plain, named, made)
     return made
+
+
+def _once_rounded(function: Any) -> Any:
+    """A product with sums in float64, so that a row has the same bits whatever rows are beside it."""
+
+    def wide(x: Any) -> Any:
+        return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kind = next(x.dtype for x in args if isinstance(x, torch.Tensor))
+        return function(*tree_map(wide, args), **tree_map(wide, kwargs)).to(kind)
+
+    return call
+
+
+def tree_map(function: Any, tree: Any) -> Any:
+    """A function applied to the leaves of nested lists, tuples and dicts."""
+    if isinstance(tree, list | tuple):
+        made = [tree_map(function, x) for x in tree]
+        return type(tree)(made) if type(tree) in (list, tuple) else type(tree)(*made)
+    if isinstance(tree, dict):
+        return {key: tree_map(function, x) for key, x in tree.items()}
+    return function(tree)
+
+
+def tree_leaves(tree: Any) -> list[Any]:
+    """The leaves of nested lists, tuples and dicts, in order."""
+    if isinstance(tree, list | tuple):
+        return [leaf for x in tree for leaf in tree_leaves(x)]
+    if isinstance(tree, dict):
+        return [leaf for x in tree.values() for leaf in tree_leaves(x)]
+    return [tree]
 
 
 def _host(x: Any) -> Any:
