@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,19 @@ from xinheng.core.hal import (
     Buffer,
     Capabilities,
     Event,
+    Executable,
     HostCopy,
+    KernelExecutable,
     KernelRegistry,
     MemoryStats,
+    Placement,
     WeightSource,
     converted,
 )
-from xinheng.core.ir.dtype import DType, bfloat16
+from xinheng.core.ir.dtype import DType, bfloat16, from_numpy
+from xinheng.core.ir.graph import Graph
 
+from .capture import Record, captured
 from .device import TorchDevice
 from .distributed import DistributedCommunicator
 from .handles import NAMES, TorchWeight
@@ -37,11 +43,24 @@ class AcceleratorDevice(TorchDevice):
     """
 
     def __init__(
-        self, spec: str, name: str, device: torch.device, capabilities: Capabilities, collective: str = "gloo"
+        self,
+        spec: str,
+        name: str,
+        device: torch.device,
+        capabilities: Capabilities,
+        collective: str = "gloo",
+        graph: str | None = None,
     ) -> None:
-        """`collective` is what `torch.distributed` calls the vendor's collective library."""
+        """Open a card that is there.
+
+        Args:
+            collective: what `torch.distributed` calls the vendor's collective library.
+            graph: the class of captured graphs in the vendor's module, such as CUDAGraph; None to capture nothing.
+        """
         super().__init__(spec, name, device, capabilities)
-        self._collective = collective
+        self._collective, self._graph_class = collective, graph
+        self.record: Record | None = None
+        """The graph that is being captured, or that is about to be replayed."""
         self.runtime: Any = torch.get_device_module(device)
         self.runtime.set_device(device)
         self.kernels = KernelRegistry(TORCH_KERNELS)
@@ -58,6 +77,19 @@ class AcceleratorDevice(TorchDevice):
         parts = tuple(plane_part(part, held.shape[-1], self.upload) for part in held.parts)
         planes = any(not part.dense for part in parts)
         return TorchWeight(held.shape, parts, how or ("planes of codes and scales" if planes else "as stored"))
+
+    def host_tensor(self, array: NDArray[Any]) -> torch.Tensor:
+        """An array of any of our dtypes as a tensor of the host over the same memory."""
+        return self._tensor(array, from_numpy(array.dtype))
+
+    def compile(self, graph: Graph, placement: Placement, bounds: Mapping[str, int]) -> Executable:
+        plain = KernelExecutable(graph, self, placement, bounds)
+        return plain if self._graph_class is None else captured(self, plain, getattr(self.runtime, self._graph_class))
+
+    def capturing(self, graph: Any) -> AbstractContextManager[None]:
+        """What is given to the device inside goes into a graph of the vendor's class."""
+        context: AbstractContextManager[None] = self.runtime.graph(graph)
+        return context
 
     def synchronize(self) -> None:
         try:

@@ -94,7 +94,10 @@ class Executable(Protocol):
 
 
 class KernelExecutable(GraphExecutable):
-    """Runs the kernels of a graph one after another; everything that can be is resolved when it is made."""
+    """Runs the kernels of a graph one after another; everything that can be is resolved when it is made.
+
+    `functions` are what is called for each step, as planned for its node.
+    """
 
     def __init__(self, graph: Graph, device: Device, placement: Placement, bounds: Mapping[str, int]) -> None:
         super().__init__(graph, device, placement, bounds)
@@ -104,6 +107,7 @@ class KernelExecutable(GraphExecutable):
         for value in graph.values():
             self._slot[id(value)] = len(self._slot) + 1
         self._last_use = self._lifetimes()
+        self.functions: list[Any] = []
         self.steps: list[tuple[Node, Choice, Step]] = [
             (node, choice, self._step(i, node, choice))
             for i, (node, choice) in enumerate(zip(graph.nodes, placement, strict=True))
@@ -174,6 +178,7 @@ class KernelExecutable(GraphExecutable):
         """One closure that reads operands from a frame, calls the kernel and puts the results back."""
         kernel = choice.kernel
         function = kernel.function.plan(node, self.bounds) if hasattr(kernel.function, "plan") else kernel.function
+        self.functions.append(function)
         operands = []
         for i, value in enumerate(node.operands):
             declared = node.op.operands[min(i, len(node.op.operands) - 1)]

@@ -27,7 +27,7 @@ class Kernel:
     an object with `plan(node, bounds)`, which returns the function for one node. `host` names operands it wants as
     numpy arrays; it is eligible where they are inputs of the graph. Where a device records a run to replay it, values
     on the host would be frozen in the record: the planned function of such a kernel has a method `update(host)`, which
-    gets the arrays of these operands by name before each replay.
+    gets the arrays of these operands by name before each replay, and may be given those of the recorded run before it.
 
     Tensors come as buffers of the device, also constants; only where an elementwise op combines a scalar constant with
     a tensor, the constant comes as a Python number.

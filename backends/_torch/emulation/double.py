@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
 from .board import board_of
 from .tensor import EmulatedTensor, execute, placed
+from .tree import tree_leaves, tree_map
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from .board import Board, board_of
+from .tree import tree_leaves
 
 
 class EmulatedGraph:
@@ -18,22 +18,44 @@ class EmulatedGraph:
     def __init__(self, keep_graph: bool = False) -> None:
         self._calls: list[tuple[Any, Any, Any, list[torch.Tensor]]] = []
         self._board: Board | None = None
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._made: set[int] = set()
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         board = board_of(None)
         if board.graph is not None:
             raise RuntimeError(f"a graph is already being captured on {board.device}")
         self._calls, self._board, board.graph = [], board, self
+        self._before, self._made = {}, set()
 
     def capture_end(self) -> None:
         if self._board is None or self._board.graph is not self:
             raise RuntimeError("capture_end without capture_begin")
         self._board.graph = None
+        for storage, before in self._before.values():
+            storage.copy_(before)
+        self._before = {}
+
+    def preserve(self, function: Any, args: Any, kwargs: Any) -> None:
+        """Remember what a call is about to overwrite: capturing changes nothing, only replays do."""
+        schema = getattr(function, "_schema", None)
+        written = [*args, *kwargs.values()]
+        if schema is not None:
+            names = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+            given = {a.name: value for a, value in zip(schema.arguments, args, strict=False)} | dict(kwargs)
+            written = [value for name, value in given.items() if name in names]
+        for tensor in tree_leaves(written):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self._before and storage._cdata not in self._made:
+                    copy: Any = storage.clone  # torch does not type it
+                    self._before[storage._cdata] = (storage, copy())
 
     def note(self, function: Any, args: Any, kwargs: Any, made: Any) -> None:
         """Add a call to the graph. Views cost nothing on replay: they are of memory that stays."""
         read = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
         results = [x for x in tree_leaves(made) if isinstance(x, torch.Tensor)]
+        self._made.update(x.untyped_storage()._cdata for x in results)
         mutable = getattr(getattr(function, "_schema", None), "is_mutable", True)
         if results and not mutable and all(x.untyped_storage()._cdata in read for x in results):
             return

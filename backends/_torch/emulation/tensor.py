@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .board import Board, board_of
+from .tree import tree_leaves, tree_map
 
 MIXED = frozenset(
     {"aten::copy_", "aten::_copy_from", "aten::index", "aten::index_put_", "aten::_index_put_impl_", "aten::set_"}
@@ -87,6 +88,8 @@ def run(function: Any, args: Any, kwargs: Any) -> Any:
     leaving = target is not None and target.type != board.device.type
     if leaving or name in READS or (name == "aten::_copy_from" and not isinstance(args[1], EmulatedTensor)):
         board.reading(name)
+    if any(not isinstance(leaf, EmulatedTensor) and leaf.dim() > 0 for leaf in given):
+        board.reading(f"{name} from memory of the host")
     home = board_of(target) if target is not None and not leaving else board
     if kwargs.get("pin_memory"):
         kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"}
@@ -117,6 +120,8 @@ def placed(host: torch.Tensor, board: Board, what: str) -> EmulatedTensor:
 def execute(function: Any, args: Any, kwargs: Any, board: Board) -> Any:
     """Call a function on the host memory of its operands, and note the call in the graph that is being captured."""
     plain, named = tree_map(_host, (args, kwargs))
+    if board.graph is not None:
+        board.graph.preserve(function, plain, named)
     if getattr(getattr(function, "_schema", None), "name", "") in PRODUCTS:
         function = _once_rounded(function)
     made = function(*plain, **named)
@@ -136,25 +141,6 @@ def _once_rounded(function: Any) -> Any:
         return function(*tree_map(wide, args), **tree_map(wide, kwargs)).to(kind)
 
     return call
-
-
-def tree_map(function: Any, tree: Any) -> Any:
-    """A function applied to the leaves of nested lists, tuples and dicts."""
-    if isinstance(tree, list | tuple):
-        made = [tree_map(function, x) for x in tree]
-        return type(tree)(made) if type(tree) in (list, tuple) else type(tree)(*made)
-    if isinstance(tree, dict):
-        return {key: tree_map(function, x) for key, x in tree.items()}
-    return function(tree)
-
-
-def tree_leaves(tree: Any) -> list[Any]:
-    """The leaves of nested lists, tuples and dicts, in order."""
-    if isinstance(tree, list | tuple):
-        return [leaf for x in tree for leaf in tree_leaves(x)]
-    if isinstance(tree, dict):
-        return [leaf for x in tree.values() for leaf in tree_leaves(x)]
-    return [tree]
 
 
 def _host(x: Any) -> Any:
