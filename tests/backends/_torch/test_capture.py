@@ -89,8 +89,8 @@ HOSTED = """
             return x.index_select(axis, device.record.notes[id(self)])
         def update(self, host):
             new = torch.from_numpy(host["indices"].astype(np.int64))
-            held = device.record.notes.setdefault(id(self), torch.zeros(len(new), dtype=torch.int64, device=device.device))
-            held.copy_(new)
+            made = torch.zeros(len(new), dtype=torch.int64, device=device.device)
+            device.record.notes.setdefault(id(self), made).copy_(new)
     for renewing in (False, True):
         device = Device()
         device.kernels.register(ops.index_select, name="planned", priority=9, host=("indices",))(Planned(renewing))
