@@ -17,7 +17,7 @@ from .._torch.vendor import Vendor, maker_of
 
 ARITHMETIC = Arithmetic(ANY_ORDER, determinism="D1")
 """What can be promised for a library that nobody here has seen."""
-EMULATION = Arithmetic(ANY_ORDER, determinism="D3")
+EMULATION = Arithmetic(ANY_ORDER, determinism="D4")
 """The emulation adds in float64, so that rows do not depend on each other."""
 
 
