@@ -30,8 +30,15 @@ class CPUBackend(Backend):
         if spec.ordinals not in ((), (0,)) or spec.word is not None or spec.runtime not in (None, "torch"):
             raise DeviceError(f"device {spec} does not exist; the processor is cpu:0")
         from .device import CPUDevice
+        from .jit import NativeUnavailable
 
-        return CPUDevice(options or DeviceOptions())
+        options = options or DeviceOptions()
+        try:
+            return CPUDevice(options)
+        except NativeUnavailable as error:
+            from .torch_device import TorchCPUDevice
+
+            return TorchCPUDevice(options, str(error))
 
     def diagnose(self) -> list[Finding]:
         if find_spec("torch") is None:

@@ -1,39 +1,53 @@
-"""The CPU as a torch device with native kernels where they can be compiled."""
+"""The CPU with native kernels: numpy arrays in host memory, and torch for the ops that no native kernel runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
+from xinheng.core.errors import DeviceError, OutOfMemory
 from xinheng.core.hal import (
     ANY_ORDER,
     Arithmetic,
+    Buffer,
     Capabilities,
+    Device,
     DeviceOptions,
     Executable,
     KernelRegistry,
     Limits,
+    MemoryGuard,
     MemoryStats,
     Placement,
+    StateSpace,
+    WeightSource,
+    converted,
 )
 from xinheng.core.hal.host import host_memory
+from xinheng.core.ir.dtype import DTYPES, DType, cast_to, from_numpy
 from xinheng.core.ir.graph import Graph
+from xinheng.core.ir.types import StateType
+from xinheng.core.ops import KVPages, LatentPages, SequenceSlots
 
-from .._torch import TORCH_KERNELS, TorchDevice
-from .._torch.handles import DTYPES
-from .._torch.kernels.collective import register_collectives
-from .._torch.kernels.movement import register_makers
+from .arrays import Array, contiguous
 from .executable import CPUExecutable
+from .guarded import HostGuard
+from .handles import HostWeight, HostWeightPart
 from .jit import NativeUnavailable, load
-from .kernels import Library, available_threads, register_by_token, register_native, register_unsigned
+from .kernels import Library, available_threads, register_native
 from .limits import measure_limits
 from .prebuilt import load_prebuilt
 from .processor import processor_name
 
+HELD = frozenset(
+    kind for kind in DTYPES.values() if (kind.bits >= 8 or kind.kind == "bool") and kind.name != "float8_e8m0fnu"
+)
+"""The element types of tensors: those that torch kernels take."""
 ARITHMETIC = Arithmetic(ANY_ORDER, determinism="D4")
 """float32 or wider; an element is added up in one order, whatever the batch and the threads."""
 FAST = replace(
@@ -45,71 +59,128 @@ FAST = replace(
     },
 )
 """In fast mode, products with weights in tiles round their activations."""
-TORCH_ONLY = Arithmetic(ANY_ORDER, determinism="D2")
-"""Without the native kernels: libraries below torch choose the order by the size of a product."""
 
 
-class CPUDevice(TorchDevice):
-    """`cpu:0`; its buffers are torch tensors in host memory."""
+class CPUDevice(Device):
+    """`cpu:0`; its buffers are numpy arrays, weights are `HostWeight` or tiles, caches the tuples of references."""
 
     def __init__(self, options: DeviceOptions) -> None:
-        library, self._notes = _library(options)
+        """Compile the native kernels or find those that were.
+
+        Raises:
+            NativeUnavailable: there is no compiler, and no kernels are prebuilt for this processor.
+        """
+        self.spec, self.name = "cpu:0", processor_name()
+        self._library, self._notes = _library(options)
         fast = options.numerics.mode == "fast"
-        arithmetic = TORCH_ONLY if library is None else FAST if fast else ARITHMETIC
-        capabilities = Capabilities(
-            frozenset(DTYPES),
+        self.capabilities = Capabilities(
+            HELD,
             block_sizes=(16, 32, 64, 128),
             unified_memory=True,
-            arithmetic=arithmetic,
-            narrow_cache="float16" if fast and library is not None else None,
+            arithmetic=FAST if fast else ARITHMETIC,
+            narrow_cache="float16" if fast else None,
         )
-        super().__init__("cpu:0", processor_name(), torch.device("cpu"), capabilities)
-        self.kernels = KernelRegistry(TORCH_KERNELS)
-        register_makers(self.kernels, self.device)
-        register_collectives(self.kernels, self)
-        register_unsigned(self.kernels)
-        register_by_token(self.kernels)
-        self.threads = options.threads or max(1, available_threads() // options.sharers)
-        torch.set_num_threads(self.threads)  # the kernels of torch that run between ours
-        self._library = library
-        if library is not None:
-            library.set_threads(self.threads)
-            register_native(self.kernels, library, fast=fast)
+        self.threads = threads_of(options)
+        self._library.set_threads(self.threads)
+        self.kernels = KernelRegistry(self._torch_kernels)
+        register_native(self.kernels, self._library, fast=fast)
+
+    def _torch_kernels(self) -> KernelRegistry:
+        from .torch_kernels import TorchKernels
+
+        return TorchKernels(self)
+
+    @property
+    def guard(self) -> HostGuard | None:
+        """Who watches the memory of this device now."""
+        return self._library.guard
+
+    @guard.setter
+    def guard(self, guard: HostGuard | None) -> None:
+        self._library.guard = guard
+
+    def guard_memory(self) -> MemoryGuard | None:
+        return HostGuard(self)
+
+    def upload(self, array: NDArray[Any], dtype: DType) -> Buffer:
+        if dtype not in HELD:
+            raise DeviceError(f"{self.spec}: kernels take no tensors of {dtype}")
+        return self._placed(contiguous(array if array.dtype == dtype.numpy else cast_to(array, dtype)))
+
+    def _placed(self, array: Array) -> Array:
+        return array if self.guard is None else self.guard.moved(array)
+
+    def download(self, buffer: Buffer) -> NDArray[Any]:
+        return contiguous(buffer)
+
+    def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
+        held, how = converted(source, self.capabilities.dtypes, self.spec)
+        parts = (HostWeightPart.of(part) for part in held.parts)
+        placed = tuple(replace(part, data=self._placed(part.data)) for part in parts)
+        return HostWeight(held.shape, placed, how or "as stored")
+
+    def layout_of(self, buffer: Buffer) -> tuple[str, int]:
+        return buffer.layout if isinstance(buffer, HostWeight) else "as stored", buffer.nbytes
+
+    def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
+        known = {kind.name: kind.numpy for kind in HELD if kind.is_float}
+        coding = type["dtype" if type.kind == "sequence_state" else "scheme"]
+        if type.kind not in ("paged_kv", "paged_latent", "sequence_state") or coding not in known:
+            raise DeviceError(f"{self.spec} holds states of {', '.join(sorted(known))}, not {type}")
+        kind, lead = known[coding], (space.blocks, space.block_size)
+        try:
+            if type.kind == "sequence_state":
+                return SequenceSlots(self._cleared((space.blocks, *type["shape"]), kind))
+            if type.kind == "paged_latent":
+                return LatentPages(*(self._cleared((*lead, type[d]), kind) for d in ("dim", "rope_dim")))
+            blocks, size, heads = *lead, type["heads"]
+            # keys dim by dim: sixteen of them in one vector, so that neither one query nor many have to transpose them
+            keys = self._cleared((blocks, heads, type["k_dim"], size), kind, (0, 3, 1, 2))
+            return KVPages(keys, self._cleared((blocks, heads, size, type["v_dim"]), kind, (0, 2, 1, 3)))
+        except MemoryError as error:
+            raise OutOfMemory(f"{self.spec}: no room for {space.blocks} cache blocks: {error}") from error
+
+    def _cleared(self, shape: tuple[int, ...], kind: np.dtype[Any], axes: tuple[int, ...] | None = None) -> Array:
+        """Memory of a state, in the given order of axes."""
+        # as bytes: fresh zero pages of the system take no memory until they are written
+        flat = np.zeros(math.prod(shape) * kind.itemsize, np.uint8)
+        return self._placed(flat.view(kind).reshape(shape).transpose(axes or range(len(shape))))
+
+    def read_state(self, state: Buffer, type: StateType) -> tuple[NDArray[Any], ...]:
+        made: tuple[NDArray[Any], ...] = state._make(np.array(part, order="C") for part in state)
+        return made
+
+    def write_state(self, state: Buffer, type: StateType, pages: tuple[NDArray[Any], ...]) -> None:
+        for held, new in zip(state, pages, strict=True):
+            held[...] = self.upload(new, from_numpy(held.dtype))
+
+    def shape(self, buffer: Buffer) -> tuple[int, ...]:
+        return tuple(buffer.shape)
+
+    def join(self, group: str, rank: int, size: int, address: str) -> None:
+        from .._torch.collective import GlooCommunicator
+
+        self.connect(group, GlooCommunicator(rank, size, address))
 
     def notes(self) -> tuple[str, ...]:
         return self._notes
 
     def limits(self, working_set: int) -> Limits | None:
-        return None if self._library is None else measure_limits(self._library, self.memory(), working_set)
+        return measure_limits(self._library, self.memory(), working_set)
 
     def compile(self, graph: Graph, placement: Placement, bounds: Mapping[str, int]) -> Executable:
-        if self._library is None:
-            return super().compile(graph, placement, bounds)
         return CPUExecutable(graph, self, placement, bounds, self._library)
-
-    def _zeros(self, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
-        # fresh zero pages of the system take no memory until they are written, unlike those that torch clears itself
-        flat = np.zeros(math.prod(shape) * kind.itemsize, np.uint8)
-        return torch.from_numpy(flat).view(kind).reshape(shape)
-
-    def _keys(self, shape: tuple[int, int, int, int], kind: torch.dtype) -> torch.Tensor:
-        if self._library is None:
-            return super()._keys(shape, kind)
-        # dim by dim: sixteen keys in one vector, so that neither one query nor many have to transpose them
-        blocks, size, heads, width = shape
-        return self._placed(self._zeros((blocks, heads, width, size), kind).permute(0, 3, 1, 2))
-
-    def _values(self, shape: tuple[int, int, int, int], kind: torch.dtype) -> torch.Tensor:
-        if self._library is None:
-            return super()._values(shape, kind)
-        blocks, size, heads, width = shape
-        return self._placed(self._zeros((blocks, heads, size, width), kind).permute(0, 2, 1, 3))
 
     def memory(self) -> MemoryStats:
         return host_memory()
 
 
-def _library(options: DeviceOptions) -> tuple[Library | None, tuple[str, ...]]:
+def threads_of(options: DeviceOptions) -> int:
+    """How many threads a device computes with."""
+    return options.threads or max(1, available_threads() // options.sharers)
+
+
+def _library(options: DeviceOptions) -> tuple[Library, tuple[str, ...]]:
     """The native kernels; a note says where they are not what this machine's compiler made of them."""
     try:
         return Library(load(options.cache_dir / "jit" if options.cache_dir else None).library), ()
@@ -117,5 +188,5 @@ def _library(options: DeviceOptions) -> tuple[Library | None, tuple[str, ...]]:
         try:
             found, target = load_prebuilt()
         except NativeUnavailable as missing:
-            return None, (f"{error}; {missing.reason}",)
+            raise NativeUnavailable(f"{error}; {missing.reason}") from missing
         return Library(found.library), (f"native CPU kernels are those prebuilt for {target}: {error.reason}",)

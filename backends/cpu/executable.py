@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from xinheng.core.errors import DeviceError, XinhengError
@@ -26,13 +24,14 @@ from xinheng.core.ir.evaluate import bind_sizes, check_sizes, resolve
 from xinheng.core.ir.graph import Graph, Node, Value
 from xinheng.core.ir.types import StateType, WeightType
 
-from .._torch.handles import DTYPES, TorchWeight
+from .arrays import Array, address, contiguous, strides
 from .commands import ENCODERS
 from .guarded import Room
+from .handles import HostWeight
 from .kernels import Library, TiledWeight, by_group, tiled
 from .layouts import TILE_KERNELS, agreed
 from .memory import Slabs
-from .program import ARENA, CODES, VIEWS, Command, Place, Planner, Program, PythonStep, Unbounded
+from .program import ARENA, CODES, VIEWS, Command, Planner, Program, PythonStep, Unbounded
 
 Segment = Callable[[list[Any], dict[str, int], Profile | None], None]
 """A part of a step: takes the values that Python holds, the sizes of the run, and a profile to be filled."""
@@ -95,9 +94,9 @@ class CPUExecutable(KernelExecutable):
 
     def _packed(self, name: str, buffer: Buffer) -> Buffer:
         """A weight in tiles where they are wanted; the parts of a graph on several devices are given it as stored."""
-        if not isinstance(buffer, TorchWeight) or not self._tiled(name):
+        if not isinstance(buffer, HostWeight) or not self._tiled(name):
             return buffer
-        parts = tuple(WeightPart(part.scheme, part.rows, part.data.view(torch.uint8).numpy) for part in buffer.parts)
+        parts = tuple(WeightPart(part.scheme, part.rows, _loader(part.data)) for part in buffer.parts)
         return tiled(self.library, by_group(WeightSource(name, buffer.shape, parts)), self._slabs)
 
 
@@ -108,6 +107,10 @@ def _as_declared(source: WeightSource) -> WeightSource:
         return source
     whole = WeightPart(parts[0].scheme, source.shape[0], lambda: np.concatenate([part.load() for part in parts]))
     return WeightSource(source.name, source.shape, (whole,))
+
+
+def _loader(rows: Array) -> Callable[[], NDArray[np.uint8]]:
+    return lambda: rows.view(np.uint8)
 
 
 def _readers(graph: Graph, placement: Placement) -> dict[str, set[str]]:
@@ -130,14 +133,14 @@ class ProgramBound(KernelBound):
         self._cpu, self._program = executable, program
         self._kept: list[Any] = [buffers]
         # fresh zero pages take no memory until a run touches them
-        self._arena = torch.from_numpy(np.zeros(program.arena + 64, np.uint8))
-        start = -self._arena.data_ptr() % 64
+        self._arena = np.zeros(program.arena + 64, np.uint8)
+        start = -address(self._arena) % 64
         self._arena = self._arena[start : start + program.arena]
         guard = executable.guard
         for offset, size, kind in program.rooms if guard is not None else ():
             guard.kept(Room(self._arena, offset, size, kind))
         self._slots = (ctypes.c_int64 * program.slot_count)()
-        self._slots[ARENA] = self._arena.data_ptr()
+        self._slots[ARENA] = address(self._arena)
         self._sizes = (ctypes.c_int64 * max(program.size_count, 1))()
         self._failure = ctypes.c_int64()
         self._tensors: dict[int, Any] = {}
@@ -167,10 +170,10 @@ class ProgramBound(KernelBound):
             if id(value) in program.states:
                 self._place_state(value, buffers[value.name])
 
-    def _pin(self, slot: int, tensor: torch.Tensor) -> None:
-        tensor = tensor.contiguous()
+    def _pin(self, slot: int, tensor: Array) -> None:
+        tensor = contiguous(tensor)
         self._kept.append(tensor)
-        self._slots[slot], self._tensors[slot] = tensor.data_ptr(), tensor
+        self._slots[slot], self._tensors[slot] = address(tensor), tensor
 
     def _table(self, weight: Any) -> int:
         if isinstance(weight, TiledWeight):
@@ -181,13 +184,12 @@ class ProgramBound(KernelBound):
 
     def _place_state(self, value: Value, state: Any) -> None:
         assert isinstance(value.type, StateType)
-        parts = [getattr(state, field.name) for field in fields(state)]
-        for slot, part in zip(self._program.states[id(value)], parts, strict=True):
-            self._slots[slot] = part.data_ptr()
-        blocks, size = parts[0].shape[:2]
+        for slot, part in zip(self._program.states[id(value)], state, strict=True):
+            self._slots[slot] = address(part)
+        blocks, size = state[0].shape[:2]
         known = {"blocks": blocks, "block_size": size}
-        for part, pages in enumerate(parts):
-            known |= {f"stride {part} {axis}": step for axis, step in enumerate(pages.stride())}
+        for part, pages in enumerate(state):
+            known |= {f"stride {part} {axis}": step for axis, step in enumerate(strides(pages))}
         for word, count in known.items():
             if (id(value), word) in self._program.state_sizes:
                 self._sizes[self._program.state_sizes[id(value), word]] = count
@@ -243,32 +245,27 @@ class ProgramBound(KernelBound):
                 for value in step.node.results:
                     slot, made = self._program.slots.get(id(value)), frame[self._cpu.slot(value)]
                     if slot is not None and made is not None:  # what nobody reads is gone already
-                        made = self._own(made.contiguous(), step.node)
+                        made = self._own(contiguous(made), step.node)
                         frame[self._cpu.slot(value)] = made
-                        self._slots[slot], self._tensors[slot] = made.data_ptr(), made
+                        self._slots[slot], self._tensors[slot] = address(made), made
 
         return segment
 
-    def _own(self, made: torch.Tensor, node: Node) -> torch.Tensor:
+    def _own(self, made: Array, node: Node) -> Array:
         """What a kernel in Python made, copied if it is a view of memory that other results get when it is free."""
-        borrowed = made.untyped_storage().data_ptr() == self._arena.untyped_storage().data_ptr()
-        return made.clone() if borrowed and node.op.name not in VIEWS else made
+        borrowed = 0 <= address(made) - address(self._arena) < self._arena.size
+        return made.copy() if borrowed and node.op.name not in VIEWS else made
 
     def _view(self, value: Value, sizes: Mapping[str, int]) -> Any:
         """A tensor of the arena, or a view of an input or of what a kernel in Python made."""
         place = self._program.places[id(value)]
         *shape, row = resolve((*place.type.shape, place.row), sizes)
-        kind = DTYPES[place.type.dtype]
-        memory = self._arena.view(kind) if place.slot == ARENA else self._tensor(place).reshape(-1)
-        strides = [math.prod(shape[i + 1 : -1]) * row for i in range(len(shape) - 1)]
-        first = memory.storage_offset() + place.offset // kind.itemsize
-        return memory.as_strided(shape, (*strides, 1)[: len(shape)], first)
-
-    def _tensor(self, place: Place) -> torch.Tensor:
-        """What lies in a slot: an input or what a kernel in Python made."""
-        held = self._tensors[place.slot]
-        found: torch.Tensor = self._cpu.device.upload(held, place.type.dtype) if isinstance(held, np.ndarray) else held
-        return found
+        kind = place.type.dtype.numpy
+        memory = self._arena if place.slot == ARENA else self._tensors[place.slot].reshape(-1).view(np.uint8)
+        steps, step = [kind.itemsize] * len(shape), row * kind.itemsize
+        for axis in reversed(range(len(shape) - 1)):
+            steps[axis], step = step, step * shape[axis]
+        return np.ndarray(shape, kind, memory, place.offset, steps) if 0 not in shape else np.empty(shape, kind)
 
     def run(
         self,
@@ -294,18 +291,12 @@ class ProgramBound(KernelBound):
         return exe.device.event()
 
     def _place_input(self, value: Value, slot: int | None, array: Any, frame: list[Any]) -> None:
-        """Let commands find an input where it is, and Python kernels as a tensor."""
-        if isinstance(array, np.ndarray):
-            check_dtype(value, array)
-            if not self._mixed and slot is not None and array.flags.c_contiguous:
-                self._slots[slot] = array.__array_interface__["data"][0]
-                self._tensors[slot] = array
-                return
-            array = self._cpu.device.upload(array, value.dtype)
-        tensor = array.contiguous()
+        """Let commands find an input where it is, and Python kernels find it in the frame."""
+        check_dtype(value, array)
+        tensor = self._cpu.device.upload(array, value.dtype) if self._mixed else contiguous(array)
         if slot is not None:
             self._tensors[slot] = tensor
-            self._slots[slot] = tensor.data_ptr()
+            self._slots[slot] = address(tensor)
         if self._mixed:
             frame[self._cpu.slot(value)] = tensor
 

@@ -50,7 +50,7 @@ def _weights(node: Node) -> list[int]:
 def _without_tiles(node: Node, choice: Choice, reason: str, device: Device, otherwise: Choice | None = None) -> Choice:
     """The next best kernel that reads weights as stored; `otherwise` if there is none."""
     told = (*choice.refusals, Refusal(choice.kernel.name, reason))
-    for kernel in device.kernels.candidates(node.op.name):
+    for kernel in device.kernels.ranked(node.op.name):
         if kernel.name not in TILE_KERNELS and device.select(node, kernel.name)[0] is not None:
             return Choice(kernel, choice.device, told)
     if otherwise is not None:

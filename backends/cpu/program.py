@@ -39,6 +39,8 @@ CODES = (
     "batched",
     "latent_attention",
     "moe",
+    "random_uniform",
+    "sample",
 )
 """Commands in the order of `RUNS` in csrc/program.cpp."""
 NUMBER, SIZE, ADDRESS = range(3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -54,11 +54,22 @@ class Refusal:
 
 
 class KernelRegistry:
-    """The kernels of one kind of device; those of `parent` are candidates too, after equal priorities of its own."""
+    """The kernels of one kind of device; those of `parent` are candidates too, after equal priorities of its own.
 
-    def __init__(self, parent: KernelRegistry | None = None) -> None:
+    A parent that costs something to make, such as the import of a framework, may be given as a function, which is
+    called when the turn of its kernels comes. They must have no priority above 0.
+    """
+
+    def __init__(self, parent: KernelRegistry | Callable[[], KernelRegistry] | None = None) -> None:
         self._kernels: dict[str, list[Kernel]] = {}
         self._parent = parent
+
+    @property
+    def parent(self) -> KernelRegistry | None:
+        """The registry behind this one, made now if it has not been."""
+        if callable(self._parent):
+            self._parent = self._parent()
+        return self._parent
 
     def register(
         self,
@@ -103,12 +114,21 @@ class KernelRegistry:
 
     def candidates(self, op: str) -> list[Kernel]:
         """All kernels of an op, best first."""
-        inherited = self._parent.candidates(op) if self._parent is not None else []
-        return sorted([*self._kernels.get(op, []), *inherited], key=lambda k: -k.priority)
+        inherited = self.parent.candidates(op) if self.parent is not None else []
+        return _by_priority([*self._kernels.get(op, []), *inherited])
+
+    def ranked(self, op: str) -> Iterator[Kernel]:
+        """The same one by one, so that a parent is made only if none of the first is taken."""
+        if not callable(self._parent):
+            yield from self.candidates(op)
+            return
+        own = _by_priority(self._kernels.get(op, []))
+        yield from (kernel for kernel in own if kernel.priority >= 0)
+        yield from (kernel for kernel in self.candidates(op) if kernel not in own or kernel.priority < 0)
 
     def ops(self) -> list[str]:
         """Names of all ops with a kernel."""
-        inherited = self._parent.ops() if self._parent is not None else []
+        inherited = self.parent.ops() if self.parent is not None else []
         return sorted({*self._kernels, *inherited})
 
     def select(
@@ -119,13 +139,17 @@ class KernelRegistry:
         `only` admits one name; `known` are the dtypes that tensors on the device may have, None for any.
         """
         refusals: list[Refusal] = []
-        for kernel in self.candidates(node.op.name):
+        for kernel in self.ranked(node.op.name):
             reason = _refusal(kernel, node) if only in (None, kernel.name) else f"the override asks for @{only}"
             reason = reason or (None if known is None else _unknown_dtype(kernel, node, known))
             if reason is None:
                 return kernel, refusals
             refusals.append(Refusal(kernel.name, reason))
         return None, refusals
+
+
+def _by_priority(kernels: Iterable[Kernel]) -> list[Kernel]:
+    return sorted(kernels, key=lambda kernel: -kernel.priority)
 
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

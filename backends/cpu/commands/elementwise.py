@@ -14,7 +14,7 @@ from .encoder import encodes, matrix_of, operands_of, product_of, require_int32
 from .views import contiguous
 
 
-@encodes("torch_reshape")
+@encodes("numpy_reshape")
 def reshape(plan: Planner, node: Node) -> None:
     (x,) = operands_of(node, "x")
     result, place = node.results[0], plan.place(x)

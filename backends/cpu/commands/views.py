@@ -17,7 +17,7 @@ Axis = tuple[Dim, Dim, Dim]
 """A size, and the distances of its elements in bytes where they are read and where they are written."""
 
 
-@encodes("torch_split")
+@encodes("numpy_split")
 def split(plan: Planner, node: Node) -> None:
     (x,) = operands_of(node, "x")
     sizes, axis = node.attributes["sizes"], node.attributes["axis"] % len(x.shape)
@@ -26,7 +26,7 @@ def split(plan: Planner, node: Node) -> None:
         _piece(plan, node, x, piece, axis, start)
 
 
-@encodes("torch_slice")
+@encodes("numpy_slice")
 def slice_(plan: Planner, node: Node) -> None:
     (x,) = operands_of(node, "x")
     attributes, axis = node.attributes, node.attributes["axis"] % len(x.shape)
@@ -55,7 +55,7 @@ def _piece(plan: Planner, node: Node, x: Value, piece: Value, axis: int, start: 
         copy(plan, node, plan.address(x, offset), plan.result(piece), axes, run)
 
 
-@encodes("torch_concat")
+@encodes("numpy_concat")
 def concat(plan: Planner, node: Node) -> None:
     result, size = node.results[0], value_bytes(node.results[0].dtype)
     axis = node.attributes["axis"] % len(result.shape)
@@ -81,7 +81,7 @@ def concat(plan: Planner, node: Node) -> None:
             offset += run
 
 
-@encodes("torch_permute")
+@encodes("numpy_permute")
 def permute(plan: Planner, node: Node) -> None:
     (x,) = operands_of(node, "x")
     axes, result, size = node.attributes["axes"], node.results[0], value_bytes(x.dtype)

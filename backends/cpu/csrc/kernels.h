@@ -22,4 +22,7 @@ int32_t xh_linear(const void *, int32_t, int64_t, int64_t, int64_t, const Part *
 int64_t xh_embedding(const void *, int32_t, int64_t, const Part *, int32_t, int64_t, int32_t, void *);
 int64_t xh_tile_rows(const void *, int32_t, int64_t, const Tiles *, int32_t, int32_t, void *);
 void xh_argmax(const float *, int64_t, int64_t, int64_t, int32_t *);
+void xh_random_uniform(const uint32_t *, const uint32_t *, int64_t, float *);
+void xh_sample(const float *, int64_t, int64_t, int64_t, const float *, const float *, const int32_t *, const float *,
+               const float *, int32_t *);
 }

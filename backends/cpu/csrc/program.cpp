@@ -151,6 +151,18 @@ int64_t argmax(Arguments a) {
     return 0;
 }
 
+int64_t random_uniform(Arguments a) {
+    xh_random_uniform(a.at<uint32_t>(0), a.at<uint32_t>(1), a.number(2), a.at<float>(3));
+    return 0;
+}
+
+// logits, rows, columns, stride, uniform, temperature, top_k, top_p, min_p, ids.
+int64_t sample(Arguments a) {
+    xh_sample(a.at<float>(0), a.number(1), a.number(2), a.number(3), a.at<float>(4), a.at<float>(5), a.at<int32_t>(6),
+              a.at<float>(7), a.at<float>(8), a.at<int32_t>(9));
+    return 0;
+}
+
 typedef int64_t (*Run)(Arguments);
 constexpr Run RUNS[] = {norm,
                         rotary,
@@ -172,7 +184,9 @@ constexpr Run RUNS[] = {norm,
                         experts_command,
                         batched_command,
                         latent_command,
-                        moe_command};
+                        moe_command,
+                        random_uniform,
+                        sample};
 
 } // namespace
 

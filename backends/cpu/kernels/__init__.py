@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from .by_token import register_by_token
 from .library import Library
 from .moe import by_group
 from .native import register_native
 from .threads import available_threads
 from .tiles import TiledWeight, tileable, tiled
-from .unsigned import register_unsigned
 
 __all__ = [
     "Library",
     "TiledWeight",
     "available_threads",
     "by_group",
-    "register_by_token",
     "register_native",
-    "register_unsigned",
     "tileable",
     "tiled",
 ]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
+import numpy as np
 
 from xinheng.core.ir.dtype import float32
 from xinheng.core.ir.graph import Node
 
+from ..arrays import Array, address
 from .library import Library, matrix_of
 
 
@@ -21,13 +22,13 @@ def argmax_condition(node: Node) -> bool | str:
     return True if node.attributes["axis"] in (-1, len(x.shape) - 1) else "looks along the last axis only"
 
 
-def argmax_kernel(library: Library) -> Callable[..., torch.Tensor]:
+def argmax_kernel(library: Library) -> Callable[..., Array]:
     """The kernel of `argmax`."""
 
-    def argmax(x: torch.Tensor, *, axis: int = -1) -> torch.Tensor:
-        out = torch.empty(x.shape[:-1], dtype=torch.int32)
+    def argmax(x: Array, *, axis: int = -1) -> Array:
+        out = library.empty(x.shape[:-1], np.int32)
         flat, rows, stride = matrix_of(x)
-        library.argmax(flat.data_ptr(), rows, x.shape[-1], stride, out.data_ptr())
+        library.argmax(address(flat), rows, x.shape[-1], stride, address(out))
         return out
 
     return argmax

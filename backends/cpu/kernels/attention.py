@@ -6,10 +6,11 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-import torch
+import numpy as np
 
 from xinheng.core.errors import DeviceError
 
+from ..arrays import Array, address, contiguous, stride, strides
 from .library import Library, check, int32_of, type_code
 
 _CALL = struct.Struct("9Q20q2dq4i")  # `AttentionCall` in csrc/attention.h
@@ -17,9 +18,9 @@ STRIDES = struct.Struct("4q")
 """`PageStrides` in csrc/attention.h."""
 
 
-def page_strides(pages: torch.Tensor) -> tuple[int, int, int, int]:
+def page_strides(pages: Array) -> tuple[int, int, int, int]:
     """Strides of pages [blocks, block_size, heads, width] in the order of `PageStrides`, in values."""
-    block, slot, head, dim = pages.stride()
+    block, slot, head, dim = strides(pages)
     return block, slot, head, dim
 
 
@@ -27,25 +28,25 @@ def write_cache_kernel(library: Library) -> Callable[..., Any]:
     """The kernel of `write_cache`; it writes the cache in place and returns it."""
     run = library.write_cache
 
-    def write_cache(cache: Any, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> Any:
+    def write_cache(cache: Any, k: Array, v: Array, slots: Array) -> Any:
         slots = int32_of(slots)
         tokens = slots.shape[0]
         for pages, new in ((cache.k, k), (cache.v, v)):
             blocks, size, heads, width = pages.shape
             if new.shape != (tokens, heads, width):
                 raise DeviceError(f"write_cache: {list(new.shape)} does not fit {tokens} slots of {[heads, width]}")
-            if new.stride(2) != 1:
-                new = new.contiguous()
+            if stride(new, 2) != 1:
+                new = contiguous(new)
             bad = run(
-                new.data_ptr(),
+                address(new),
                 type_code(new),
                 tokens,
                 heads,
-                new.stride(0),
-                new.stride(1),
+                stride(new, 0),
+                stride(new, 1),
                 width,
-                slots.data_ptr(),
-                pages.data_ptr(),
+                address(slots),
+                address(pages),
                 type_code(pages),
                 blocks,
                 size,
@@ -59,30 +60,30 @@ def write_cache_kernel(library: Library) -> Callable[..., Any]:
     return write_cache
 
 
-def paged_attention_kernel(library: Library) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+def paged_attention_kernel(library: Library) -> Callable[..., tuple[Array, Array]]:
     """The kernel of `paged_attention` without the operand `bias`."""
     run, pack = library.paged_attention, _CALL.pack
 
     def paged_attention(
-        q: torch.Tensor,
+        q: Array,
         cache: Any,
-        query_start: torch.Tensor,
-        seq_lens: torch.Tensor,
-        block_table: torch.Tensor,
-        sinks: torch.Tensor | None = None,
+        query_start: Array,
+        seq_lens: Array,
+        block_table: Array,
+        sinks: Array | None = None,
         *,
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
         causal: bool = True,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[Array, Array]:
         kind = type_code(q)
-        if q.stride(2) != 1:
-            q = q.contiguous()
+        if stride(q, 2) != 1:
+            q = contiguous(q)
         query_start, seq_lens, block_table = int32_of(query_start), int32_of(seq_lens), int32_of(block_table)
         k, v = cache.k, cache.v
-        if v.stride(3) != 1:
-            raise DeviceError(f"paged_attention: the dims of a value must adjoin, the cache has strides {v.stride()}")
+        if stride(v, 3) != 1:
+            raise DeviceError(f"paged_attention: the dims of a value must adjoin, the cache has strides {strides(v)}")
         blocks, size, kv_heads, k_width = k.shape
         tokens, heads, width = q.shape
         seqs, v_width = seq_lens.shape[0], v.shape[3]
@@ -93,16 +94,16 @@ def paged_attention_kernel(library: Library) -> Callable[..., tuple[torch.Tensor
         if sinks is None:
             sink, sink_kind = 0, 0
         else:
-            sinks = sinks.contiguous()
-            sink, sink_kind = sinks.data_ptr(), type_code(sinks)
-        out = torch.empty((tokens, heads, v_width), dtype=q.dtype)
-        lse = torch.empty((tokens, heads), dtype=torch.float32)
+            sinks = contiguous(sinks)
+            sink, sink_kind = address(sinks), type_code(sinks)
+        out = library.empty((tokens, heads, v_width), q.dtype)
+        lse = library.empty((tokens, heads), np.float32)
         bad = run(
             pack(
-                q.data_ptr(), k.data_ptr(), v.data_ptr(),
-                query_start.data_ptr(), seq_lens.data_ptr(), block_table.data_ptr(),
-                sink, out.data_ptr(), lse.data_ptr(),
-                tokens, heads, kv_heads, k_width, v_width, q.stride(0), q.stride(1),
+                address(q), address(k), address(v),
+                address(query_start), address(seq_lens), address(block_table),
+                sink, address(out), address(lse),
+                tokens, heads, kv_heads, k_width, v_width, stride(q, 0), stride(q, 1),
                 blocks, size, seqs, block_table.shape[1], block_table.shape[1], *page_strides(k), *page_strides(v),
                 scale, softcap or 0.0, window or 0,
                 kind, type_code(k), sink_kind, causal,

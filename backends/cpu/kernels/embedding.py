@@ -5,35 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
+import numpy as np
 
 from xinheng.core.errors import DeviceError
 from xinheng.core.ir.dtype import DType
 
-from .library import TYPES, Library, check
+from ..arrays import Array, address
+from .library import TYPES, Library, check, integers_of
 
 
-def _output_type(dtype: DType) -> torch.dtype:
-    kind: Any = getattr(torch, dtype.name, None)
+def _output_type(dtype: DType) -> np.dtype[Any]:
+    kind = dtype.numpy
     if kind not in TYPES:
         raise DeviceError(f"native kernels write float32, bfloat16 and float16, not {dtype}; use the torch kernel")
-    return kind  # type: ignore[no-any-return]
+    return kind
 
 
-def embedding_kernel(library: Library) -> Callable[..., torch.Tensor]:
+def embedding_kernel(library: Library) -> Callable[..., Array]:
     """The kernel of `embedding`."""
 
-    def embedding(indices: torch.Tensor, weight: Any, *, dtype: DType) -> torch.Tensor:
+    def embedding(indices: Array, weight: Any, *, dtype: DType) -> Array:
         kind = _output_type(dtype)
         rows, columns = weight.shape
-        if indices.dtype is not torch.int32 and indices.dtype is not torch.int64:
-            indices = indices.to(torch.int64)
-        flat = indices.contiguous()
-        out = torch.empty((*indices.shape, columns), dtype=kind)
-        wide, count = int(flat.dtype is torch.int64), flat.numel()
+        flat = integers_of(indices)
+        out = library.empty((*indices.shape, columns), kind)
+        wide, count = int(flat.dtype == np.int64), flat.size
         parts = library.pack(weight)
         bad = library.embedding(
-            flat.data_ptr(), wide, count, parts, len(weight.parts), columns, TYPES[kind], out.data_ptr()
+            address(flat), wide, count, parts, len(weight.parts), columns, TYPES[kind], address(out)
         )
         if bad >= 0:
             raise DeviceError(f"embedding: index {int(flat.reshape(-1)[bad])} is outside the {rows} rows of the weight")
@@ -43,15 +42,15 @@ def embedding_kernel(library: Library) -> Callable[..., torch.Tensor]:
     return embedding
 
 
-def dequantize_kernel(library: Library) -> Callable[..., torch.Tensor]:
+def dequantize_kernel(library: Library) -> Callable[..., Array]:
     """The kernel of `dequantize`."""
 
-    def dequantize(weight: Any, *, dtype: DType) -> torch.Tensor:
+    def dequantize(weight: Any, *, dtype: DType) -> Array:
         kind = _output_type(dtype)
         rows, columns = weight.shape
-        out = torch.empty((rows, columns), dtype=kind)
+        out = library.empty((rows, columns), kind)
         parts = library.pack(weight)
-        check(library.dequantize(parts, len(weight.parts), columns, TYPES[kind], out.data_ptr()), "dequantize")
+        check(library.dequantize(parts, len(weight.parts), columns, TYPES[kind], address(out)), "dequantize")
         return out
 
     return dequantize

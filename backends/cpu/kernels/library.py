@@ -5,15 +5,22 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
+from numpy.typing import DTypeLike
 
 from xinheng.core.errors import DeviceError
+from xinheng.core.ir.dtype import bfloat16, float16, float32
 from xinheng.core.schemes import SCHEMES
 
-TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+from ..arrays import Array, address, contiguous, stride
+
+if TYPE_CHECKING:
+    from ..guarded import HostGuard
+
+TYPES: dict[np.dtype[Any], int] = {float32.numpy: 0, bfloat16.numpy: 1, float16.numpy: 2}
 """Codes of element types; `Type` in csrc/numbers.h."""
 
 _PART = struct.Struct("iiqQq")  # `Part` in csrc/weights.h
@@ -41,6 +48,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "xh_float_product": (_INT, (_POINTER, _INT, _LONG, _LONG, _LONG, _POINTER, _INT, _INT)),
     "xh_tile_rows": (_LONG, (_POINTER, _INT, _LONG, _POINTER, _INT, _INT, _POINTER)),
     "xh_argmax": (None, (_POINTER, _LONG, _LONG, _LONG, _POINTER)),
+    "xh_random_uniform": (None, (_POINTER, _POINTER, _LONG, _POINTER)),
+    "xh_sample": (None, (_POINTER, _LONG, _LONG, _LONG, *[_POINTER] * 6)),
     "xh_pointwise": (_INT, (_INT, _LONG, _LONG, *(_POINTER, _LONG, _LONG, _INT) * 2, _INT, _POINTER)),
     "xh_moe_gating": (_LONG, (_TEXT,)),
     "xh_moe_permute": (_LONG, (_POINTER, _LONG, _LONG, _POINTER, *[_LONG] * 3, *[_POINTER] * 3)),
@@ -80,6 +89,8 @@ class Library:
     float_product: Callable[..., int]
     tile_rows: Callable[..., int]
     argmax: Callable[..., None]
+    random_uniform: Callable[..., None]
+    sample: Callable[..., None]
     pointwise: Callable[..., int]
     moe_gating: Callable[[bytes], int]
     moe_permute: Callable[..., int]
@@ -102,9 +113,16 @@ class Library:
         codes = {name: self.scheme(name.encode()) for name in SCHEMES}
         self.schemes: dict[str, int] = {name: code for name, code in codes.items() if code >= 0}
         """Codes of the weight schemes that the kernels read."""
+        self.guard: HostGuard | None = None
+        """Who watches the memory of the device, if somebody does."""
+
+    def empty(self, shape: int | Sequence[int], kind: DTypeLike) -> Array:
+        """Room for a result, uninitialised; while somebody watches, in guarded memory."""
+        made = np.empty(shape, kind)
+        return made if self.guard is None else self.guard.moved(made, filled=False)
 
     def pack(self, weight: Any) -> bytes:
-        """The parts of a TorchWeight as an array of `Part`; valid while the weight lives.
+        """The parts of a `HostWeight` as an array of `Part`; valid while the weight lives.
 
         Raises:
             DeviceError: a scheme has no native reader.
@@ -115,11 +133,11 @@ class Library:
             if code is None:
                 raise DeviceError(f"no native kernel reads weights in scheme {part.scheme!r}; use the torch kernel")
             data = part.data
-            packed += _PART.pack(code, 0, part.rows, data.data_ptr(), data.stride(0) * data.element_size())
+            packed += _PART.pack(code, 0, part.rows, address(data), stride(data, 0) * data.itemsize)
         return packed
 
 
-def type_code(tensor: torch.Tensor) -> int:
+def type_code(tensor: Array) -> int:
     """The code of a tensor's element type; DeviceError if native kernels do not take it."""
     code = TYPES.get(tensor.dtype)
     if code is None:
@@ -127,31 +145,34 @@ def type_code(tensor: torch.Tensor) -> int:
     return code
 
 
-def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int, int, int]]:
+def rows_of(x: Array) -> tuple[Array, tuple[int, int, int, int]]:
     """`x` with a contiguous last axis, and its rows: outer, inner, outer stride, inner stride, strides in values."""
-    dims = x.dim()
-    if dims == 0 or dims > 3 or x.stride(-1) != 1:
-        x = x.reshape(math.prod(x.shape[:-1]), x.shape[-1] if dims else 1).contiguous()
+    dims = x.ndim
+    if dims == 0 or dims > 3 or stride(x, -1) != 1:
+        x = contiguous(x.reshape(math.prod(x.shape[:-1]), x.shape[-1] if dims else 1))
         dims = 2
     if dims == 3:
-        return x, (x.shape[0], x.shape[1], x.stride(0), x.stride(1))
+        return x, (x.shape[0], x.shape[1], stride(x, 0), stride(x, 1))
     if dims == 2:
-        return x, (x.shape[0], 1, x.stride(0), 0)
+        return x, (x.shape[0], 1, stride(x, 0), 0)
     return x, (1, 1, 0, 0)
 
 
-def matrix_of(x: torch.Tensor) -> tuple[torch.Tensor, int, int]:
+def matrix_of(x: Array) -> tuple[Array, int, int]:
     """`x` with a contiguous last axis, the number of its rows, and the stride from row to row in values."""
-    if x.dim() != 2 or x.stride(1) != 1:
-        x = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]).contiguous()
-    return x, x.shape[0], x.stride(0)
+    if x.ndim != 2 or stride(x, 1) != 1:
+        x = contiguous(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
+    return x, x.shape[0], stride(x, 0)
 
 
-def int32_of(x: torch.Tensor) -> torch.Tensor:
+def int32_of(x: Array) -> Array:
     """`x` as contiguous int32; itself if it is that already."""
-    if x.dtype is not torch.int32:
-        x = x.to(torch.int32)
-    return x if x.is_contiguous() else x.contiguous()
+    return contiguous(x.astype(np.int32, copy=False))
+
+
+def integers_of(x: Array) -> Array:
+    """`x` as contiguous int32 or int64; itself if it is that already."""
+    return contiguous(x if x.dtype in (np.int32, np.int64) else x.astype(np.int64))
 
 
 def check(result: int, kernel: str) -> None:

@@ -12,20 +12,26 @@ from xinheng.core.ir.dtype import bfloat16, float16, float32
 from xinheng.core.ir.graph import Node
 from xinheng.core.ir.types import StateType, TensorType, WeightType
 
-from ..._torch.kernels.moe import grouped_linear_kernel
 from .activation import gelu_kernel, silu_kernel
 from .argmax import argmax_condition, argmax_kernel
 from .attention import paged_attention_kernel, write_cache_kernel
 from .embedding import dequantize_kernel, embedding_kernel
-from .expanded import NativeMatmul, expanded_batched_linear_kernel, expanded_linear_kernel
+from .expanded import (
+    NativeMatmul,
+    expanded_batched_linear_kernel,
+    expanded_grouped_linear_kernel,
+    expanded_linear_kernel,
+)
 from .float_product import float_product_kernel
 from .latent import batched_linear_kernel, mla_attention_kernel, write_latent_cache_kernel
 from .library import Library
 from .linear import linear_kernel
 from .moe import fused_kernel, gating_kernel, grouped_kernel, permute_kernel, unpermute_kernel
+from .movement import register_movement
 from .norm import add_rms_norm_kernel, rms_norm_kernel
 from .pointwise import FUNCTIONS, pointwise_condition, pointwise_kernel, rows_condition, rows_kernel
 from .rotary import rotary_kernel
+from .sampling import sample_kernel, uniform_kernel
 from .tiles import tile_embedding_kernel, tile_linear_kernel, tileable
 
 FLOATS = (float32, bfloat16, float16)
@@ -55,16 +61,17 @@ def native_kernels(library: Library) -> list[tuple[str, Callable[..., Any], str]
         "moe_permute": permute_kernel(library),
         "moe_unpermute": unpermute_kernel(library),
         "fused_moe": fused_kernel(library),
+        "random_uniform": uniform_kernel(library),
+        "top_k_top_p_sample": sample_kernel(library),
     }
     return [(op, function, f"native_{op}") for op, function in made.items()]
 
 
 def expanded_kernels(library: Library) -> list[tuple[str, Any, str]]:
     """(op, function, name) of products whose right side is expanded before a native kernel reads it."""
-    linear = expanded_linear_kernel(library)
     made: dict[str, Any] = {
-        "linear": linear,
-        "grouped_linear": grouped_linear_kernel(linear),
+        "linear": expanded_linear_kernel(library),
+        "grouped_linear": expanded_grouped_linear_kernel(library),
         "batched_linear": expanded_batched_linear_kernel(library),
     }
     named = [(op, function, f"expanded_{op}") for op, function in made.items()]
@@ -87,6 +94,7 @@ def register_native(
     for op, function, name in expanded_kernels(library):
         registry.register(getattr(ops, op), dtypes=FLOATS, when=fits, name=name, priority=priority - 1)(function)
     _register_pointwise(registry, library, priority)
+    register_movement(registry, library, priority)
     _register_tiles(registry, library, priority + 5)
     if fast:
         _register_fast_tiles(registry, library, priority + 10)
@@ -124,7 +132,7 @@ def _register_pointwise(registry: KernelRegistry, library: Library, priority: in
             kernel
         )
     for op, kernel, when in (
-        (ops.index_select, rows_kernel(), rows_condition),
+        (ops.index_select, rows_kernel(library), rows_condition),
         (ops.argmax, argmax_kernel(library), argmax_condition),
     ):
         registry.register(op, when=when, name=f"native_{op.name}", priority=priority)(kernel)

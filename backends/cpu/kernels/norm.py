@@ -4,34 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
+import numpy as np
 
+from ..arrays import Array, address, contiguous
 from .library import Library, check, rows_of, type_code
 
 
-def rms_norm_kernel(library: Library) -> Callable[..., torch.Tensor]:
+def rms_norm_kernel(library: Library) -> Callable[..., Array]:
     """The kernel of `rms_norm`."""
     run = library.rms_norm
 
-    def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
-        kind, scale = type_code(x), weight.contiguous()
+    def rms_norm(x: Array, weight: Array, *, eps: float) -> Array:
+        kind, scale = type_code(x), contiguous(weight)
         flat, rows = rows_of(x)
-        out = torch.empty(x.shape, dtype=x.dtype)
-        result = run(flat.data_ptr(), kind, *rows, x.shape[-1], scale.data_ptr(), type_code(scale), eps, out.data_ptr())
+        out = library.empty(x.shape, x.dtype)
+        result = run(address(flat), kind, *rows, x.shape[-1], address(scale), type_code(scale), eps, address(out))
         check(result, "rms_norm")
         return out
 
     return rms_norm
 
 
-def add_rms_norm_kernel(library: Library) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+def add_rms_norm_kernel(library: Library) -> Callable[..., tuple[Array, Array]]:
     """The kernel of `add_rms_norm`: the sum is stored, then normed."""
     norm = rms_norm_kernel(library)
 
-    def add_rms_norm(
-        x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, eps: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        total = x + residual
+    def add_rms_norm(x: Array, residual: Array, weight: Array, *, eps: float) -> tuple[Array, Array]:
+        total = np.add(x, residual, out=library.empty(x.shape, x.dtype))
         return norm(total, weight, eps=eps), total
 
     return add_rms_norm

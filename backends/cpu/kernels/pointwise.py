@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
+import numpy as np
 
 from xinheng.core.errors import DeviceError
 from xinheng.core.ir.dim import Dim
@@ -15,6 +15,7 @@ from xinheng.core.ir.dtype import bfloat16, float16, float32, int32
 from xinheng.core.ir.graph import Node, Value
 from xinheng.core.ir.types import TensorType
 
+from ..arrays import Array, address, contiguous
 from .library import TYPES, Library, check
 
 FUNCTIONS = {
@@ -25,7 +26,7 @@ FUNCTIONS = {
 
 FLOATS = (float32, bfloat16, float16)
 _INTEGER = 8  # `INTEGER32` in csrc/pointwise.h
-_CODES = {**TYPES, torch.int32: _INTEGER}
+_CODES = {**TYPES, int32.numpy: _INTEGER}
 
 
 def strides_of(given: tuple[Dim, ...], shape: tuple[Dim, ...]) -> tuple[Dim, Dim] | None:
@@ -76,50 +77,50 @@ def rows_condition(node: Node) -> bool | str:
     return True if x.dtype in FLOATS else f"reads no {x.dtype}"
 
 
-def pointwise_kernel(library: Library, name: str) -> Callable[..., torch.Tensor]:
+def pointwise_kernel(library: Library, name: str) -> Callable[..., Array]:
     """The kernel of an elementwise op."""
     function, run = FUNCTIONS[name], library.pointwise
 
-    def apply(operands: list[Any], kind: torch.dtype) -> torch.Tensor:
-        shape = torch.broadcast_shapes(*(x.shape for x in operands if isinstance(x, torch.Tensor)))  # type: ignore[no-untyped-call]
-        out = torch.empty(shape, dtype=kind)
+    def apply(operands: list[Any], kind: np.dtype[Any]) -> Array:
+        shape = np.broadcast_shapes(*(x.shape for x in operands if isinstance(x, np.ndarray)))
+        out = library.empty(shape, kind)
         columns = shape[-1] if shape else 1
         given: list[Any] = []
         held = []
         for x in [*operands, operands[0]][:2]:
-            if isinstance(x, torch.Tensor):
-                x = x.contiguous()
+            if isinstance(x, np.ndarray):
+                x = contiguous(x)
                 strides = strides_of(tuple(x.shape), tuple(shape))
                 if strides is None:
                     raise DeviceError(f"{name}: {list(x.shape)} is not broadcast to {list(shape)} by a native kernel")
-                given += [x.data_ptr(), *strides, _CODES[x.dtype]]
+                given += [address(x), *strides, _CODES[x.dtype]]
             else:
                 number = ctypes.c_float(float(x))
                 given += [ctypes.addressof(number), 0, 0, 0]
                 x = number
             held.append(x)
         rows = math.prod(shape[:-1])
-        check(run(function, rows, columns, *given, TYPES[kind], out.data_ptr()), name)
+        check(run(function, rows, columns, *given, TYPES[kind], address(out)), name)
         return out
 
-    def unary(x: torch.Tensor) -> torch.Tensor:
+    def unary(x: Array) -> Array:
         return apply([x], x.dtype)
 
-    def binary(a: Any, b: Any) -> torch.Tensor:
-        return apply([a, b], a.dtype if isinstance(a, torch.Tensor) else b.dtype)
+    def binary(a: Any, b: Any) -> Array:
+        return apply([a, b], a.dtype if isinstance(a, np.ndarray) else b.dtype)
 
-    def cast(x: torch.Tensor, *, dtype: Any) -> torch.Tensor:
-        return apply([x], getattr(torch, dtype.name))
+    def cast(x: Array, *, dtype: Any) -> Array:
+        return apply([x], dtype.numpy)
 
     return cast if name == "cast" else binary if function >= FUNCTIONS["add"] else unary
 
 
-def rows_kernel() -> Callable[..., torch.Tensor]:
+def rows_kernel(library: Library) -> Callable[..., Array]:
     """The kernel of `index_select` for rows."""
 
-    def index_select(x: torch.Tensor, indices: torch.Tensor, *, axis: int = 0) -> torch.Tensor:
-        if indices.numel() and (int(indices.min()) < 0 or int(indices.max()) >= x.shape[0]):
+    def index_select(x: Array, indices: Array, *, axis: int = 0) -> Array:
+        if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= x.shape[0]):
             raise DeviceError(f"index_select: an index is outside the {x.shape[0]} rows")
-        return x[indices.long()]
+        return np.take(x, indices, axis=0, out=library.empty((len(indices), *x.shape[1:]), x.dtype), mode="clip")
 
     return index_select

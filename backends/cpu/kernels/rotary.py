@@ -4,39 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
+import numpy as np
 
 from xinheng.core.errors import DeviceError
 
+from ..arrays import Array, address, contiguous, stride
 from .library import Library, check, rows_of, type_code
 
 
-def rotary_kernel(library: Library) -> Callable[..., torch.Tensor]:
+def rotary_kernel(library: Library) -> Callable[..., Array]:
     """The kernel of `rotary_embedding`."""
     run = library.rotary
 
-    def rotary_embedding(
-        x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, interleaved: bool = False
-    ) -> torch.Tensor:
+    def rotary_embedding(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
         kind, half = type_code(x), cos.shape[1]
-        if x.stride(2) != 1:
-            x = x.contiguous()
+        if stride(x, 2) != 1:
+            x = contiguous(x)
         fits = cos.shape == sin.shape and cos.shape[0] == x.shape[0] and 2 * half <= x.shape[2]
-        if not fits or cos.dtype is not torch.float32 or sin.dtype is not torch.float32:
+        if not fits or cos.dtype != np.float32 or sin.dtype != np.float32:
             raise DeviceError(f"rotary_embedding: tables {list(cos.shape)} of {cos.dtype} do not fit x {list(x.shape)}")
-        cos, sin = cos.contiguous(), sin.contiguous()
+        cos, sin = contiguous(cos), contiguous(sin)
         flat, rows = rows_of(x)
-        out = torch.empty(x.shape, dtype=x.dtype)
+        out = library.empty(x.shape, x.dtype)
         result = run(
-            flat.data_ptr(),
+            address(flat),
             kind,
             *rows,
             x.shape[2],
-            cos.data_ptr(),
-            sin.data_ptr(),
+            address(cos),
+            address(sin),
             half,
             interleaved,
-            out.data_ptr(),
+            address(out),
         )
         check(result, "rotary_embedding")
         return out

@@ -6,18 +6,17 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from xinheng.core.errors import DeviceError
 from xinheng.core.hal import WeightSource
 from xinheng.core.ir.dtype import DType
 
+from ..arrays import Array, address, contiguous
 from ..memory import Slabs, forget
-from .library import TYPES, Library, check, matrix_of, type_code
+from .library import TYPES, Library, check, integers_of, matrix_of, type_code
 
 TILE = 16
 """Rows of a tile; `TILE` in csrc/tiles.h."""
@@ -119,48 +118,45 @@ def _pack(library: Library, code: int, given: NDArray[np.uint8], columns: int, t
     library.seal_tiles(code, rows, columns, to.ctypes.data)
 
 
-def tile_linear_kernel(library: Library) -> Callable[..., torch.Tensor]:
+def tile_linear_kernel(library: Library) -> Callable[..., Array]:
     """The kernel of `linear` with int8 activations."""
-    return product_kernel(library.tile_product)
+    return product_kernel(library, library.tile_product)
 
 
-def product_kernel(product: Callable[..., int]) -> Callable[..., torch.Tensor]:
+def product_kernel(library: Library, product: Callable[..., int]) -> Callable[..., Array]:
     """The kernel of `linear` over tiles by a function with the arguments of `xh_tile_product`."""
 
-    def linear(x: torch.Tensor, weight: TiledWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def linear(x: Array, weight: TiledWeight, bias: Array | None = None) -> Array:
         rows, columns = weight.shape
         if x.shape[-1] != columns:
             raise DeviceError(f"linear: x has {x.shape[-1]} columns, the weight has {columns}")
         kind = type_code(x)
         flat, tokens, stride = matrix_of(x)
-        out = torch.empty((*x.shape[:-1], rows), dtype=x.dtype)
-        added = None if bias is None else bias.contiguous()
+        out = library.empty((*x.shape[:-1], rows), x.dtype)
+        added = None if bias is None else contiguous(bias)
         added_kind = 0 if added is None else type_code(added)
         jobs, first = (_Job * len(weight.rows))(), 0
         for i, count in enumerate(weight.rows):
-            at = 0 if added is None else added.data_ptr() + first * added.element_size()
-            y = out.data_ptr() + first * out.element_size()
+            at = 0 if added is None else address(added) + first * added.itemsize
+            y = address(out) + first * out.itemsize
             table = ctypes.addressof(weight.table) + i * ctypes.sizeof(_Tiles)
             jobs[i] = _Job(table, at, y, rows, added_kind, kind)
             first += count
-        result = product(flat.data_ptr(), kind, tokens, columns, stride, ctypes.addressof(jobs), len(weight.rows))
+        result = product(address(flat), kind, tokens, columns, stride, ctypes.addressof(jobs), len(weight.rows))
         check(result, "linear")
         return out
 
     return linear
 
 
-def tile_embedding_kernel(library: Library) -> Callable[..., torch.Tensor]:
+def tile_embedding_kernel(library: Library) -> Callable[..., Array]:
     """The kernel of `embedding` for tiled weights."""
 
-    def embedding(indices: torch.Tensor, weight: TiledWeight, *, dtype: DType) -> torch.Tensor:
-        kind: Any = getattr(torch, dtype.name)
-        flat = indices.contiguous() if indices.dtype in (torch.int32, torch.int64) else indices.to(torch.int64)
-        out = torch.empty((*indices.shape, weight.shape[1]), dtype=kind)
-        table, wide = ctypes.addressof(weight.table), int(flat.dtype is torch.int64)
-        bad = library.tile_rows(
-            flat.data_ptr(), wide, flat.numel(), table, len(weight.rows), TYPES[kind], out.data_ptr()
-        )
+    def embedding(indices: Array, weight: TiledWeight, *, dtype: DType) -> Array:
+        kind, flat = dtype.numpy, integers_of(indices)
+        out = library.empty((*indices.shape, weight.shape[1]), kind)
+        table, wide = ctypes.addressof(weight.table), int(flat.dtype == np.int64)
+        bad = library.tile_rows(address(flat), wide, flat.size, table, len(weight.rows), TYPES[kind], address(out))
         if bad >= 0:
             raise DeviceError(f"embedding: index {int(flat.reshape(-1)[bad])} is outside the {weight.shape[0]} rows")
         check(bad + 1, "embedding")

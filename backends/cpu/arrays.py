@@ -1,0 +1,37 @@
+"""Tensors of this device, which are numpy arrays in host memory, as the C side sees them: an address and strides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+"""A tensor of any element type."""
+
+
+def address(x: Array) -> int:
+    """Where the first element lies."""
+    return int(x.ctypes.data)
+
+
+def strides(x: Array) -> tuple[int, ...]:
+    """Distances of neighbours along each axis, in values; of an axis of one element that in contiguous memory.
+
+    Numpy tells any number for such an axis, depending on what the array is a view of.
+    """
+    size, inner, found = x.itemsize, 1, [0] * x.ndim
+    for axis in reversed(range(x.ndim)):
+        found[axis] = x.strides[axis] // size if x.shape[axis] > 1 else inner
+        inner = found[axis] * max(x.shape[axis], 1)
+    return tuple(found)
+
+
+def stride(x: Array, axis: int) -> int:
+    """One of `strides`."""
+    return strides(x)[axis]
+
+
+def contiguous(x: Array) -> Array:
+    """`x` in memory without gaps, in the order of its axes; itself if it lies so already."""
+    return x if x.flags.c_contiguous else x.copy()
