@@ -188,5 +188,5 @@ def _library(options: DeviceOptions) -> tuple[Library, tuple[str, ...]]:
         try:
             found, target = load_prebuilt()
         except NativeUnavailable as missing:
-            raise NativeUnavailable(f"{error}; {missing.reason}") from missing
+            raise NativeUnavailable(f"{error.reason}; {missing.reason}") from missing
         return Library(found.library), (f"native CPU kernels are those prebuilt for {target}: {error.reason}",)

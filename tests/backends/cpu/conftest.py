@@ -20,6 +20,8 @@ from xinheng.backends.cpu.kernels.library import Library
 from xinheng.backends.cpu.kernels.native import native_kernels
 from xinheng.core.schemes import scheme
 
+from .tensors import on_tensors
+
 HALVES = {  # where the float16 factors of a block are; the other bytes may be anything
     "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "q8_0": (0,), "q2_k": (80, 82), "q3_k": (108,),
     "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,), "iq4_nl": (0,), "iq4_xs": (0,), "mxfp4": (),
@@ -46,7 +48,7 @@ def compiled(flag_sets: Any) -> SimpleNamespace:
     named = os.environ.get("XINHENG_TEST_CACHE")
     cache = (Path(named) if named else Path(__file__).parents[3] / ".cache") / "jit"
     library = Library(jit.load(cache, flag_sets=flag_sets).library)
-    return SimpleNamespace(library=library, **{op: function for op, function, _ in native_kernels(library)})
+    return SimpleNamespace(library=library, **{op: on_tensors(function) for op, function, _ in native_kernels(library)})
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,8 @@ from xinheng.core.ir import Builder, TensorType
 from xinheng.core.ir.dtype import float32
 from xinheng.core.schemes import scheme
 
+from .tensors import on_tensors
+
 Tensor = torch.Tensor
 
 
@@ -86,7 +88,7 @@ def test_convolutions() -> None:
 )
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16])
 def test_matmul(processor_build: SimpleNamespace, shapes: Any, kind: torch.dtype) -> None:
-    run = NativeMatmul(processor_build.library).multiply
+    run = on_tensors(NativeMatmul(processor_build.library).multiply)
     a, b = (normal(*shape).to(kind) for shape in shapes)
     made = run(a, b)
     assert made.dtype is kind
@@ -97,7 +99,7 @@ def test_matmul(processor_build: SimpleNamespace, shapes: Any, kind: torch.dtype
 @pytest.mark.parametrize("shapes", [((0, 5), (5, 2)), ((3, 0), (0, 2)), ((2, 0, 5), (5, 2))], ids=str)
 def test_empty_products(processor_build: SimpleNamespace, shapes: Any) -> None:
     a, b = (torch.ones(shape) for shape in shapes)
-    assert torch.equal(NativeMatmul(processor_build.library).multiply(a, b), a @ b)
+    assert torch.equal(on_tensors(NativeMatmul(processor_build.library).multiply)(a, b), a @ b)
 
 
 @pytest.mark.parametrize("shape", [(320, 33), (0, 33)], ids=str)
@@ -105,8 +107,8 @@ def test_a_right_side_that_stays_is_laid_out_once(processor_build: SimpleNamespa
     b = Builder()
     x = b.input("x", TensorType(float32, (4, shape[0])))
     w = b.parameter("w", TensorType(float32, shape))
-    run = NativeMatmul(processor_build.library).plan(b.build(ops.matmul(x, w)).nodes[0], {})
-    multiply = NativeMatmul(processor_build.library).multiply
+    run = on_tensors(NativeMatmul(processor_build.library).plan(b.build(ops.matmul(x, w)).nodes[0], {}))
+    multiply = on_tensors(NativeMatmul(processor_build.library).multiply)
     first, other, a = normal(*shape), 2 * normal(*shape), normal(4, shape[0])
     for right in (first, first, other, first):
         assert torch.equal(run(a, right), multiply(a, right))
@@ -122,7 +124,7 @@ def weight(*shape: int) -> TorchWeight:
 
 
 def test_expanded_linear(processor_build: SimpleNamespace) -> None:
-    run, held, bias = expanded_linear_kernel(processor_build.library), weight(9, 64), normal(9)
+    run, held, bias = on_tensors(expanded_linear_kernel(processor_build.library)), weight(9, 64), normal(9)
     x = normal(7, 64)
     expected = x.double() @ held.values(torch.float64).T + bias.double()
     torch.testing.assert_close(run(x, held, bias).double(), expected, rtol=1e-5, atol=1e-5)
@@ -131,7 +133,7 @@ def test_expanded_linear(processor_build: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_expanded_batched_linear(processor_build: SimpleNamespace, transposed: bool) -> None:
-    run = expanded_batched_linear_kernel(processor_build.library)
+    run = on_tensors(expanded_batched_linear_kernel(processor_build.library))
     held, x = weight(3, 64, 64), normal(7, 3, 64)
     values = held.values(torch.float64)
     per_head = x.double().transpose(0, 1) @ (values if transposed else values.transpose(1, 2))

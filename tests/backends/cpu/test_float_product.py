@@ -17,6 +17,8 @@ from xinheng.core.errors import DeviceError
 from xinheng.core.hal import WeightPart, WeightSource
 from xinheng.core.ir.dtype import dtype
 
+from .tensors import on_tensors
+
 FLOATS = ["float32", "bfloat16", "float16"]
 FORMATS = [
     "q4_0",
@@ -64,7 +66,7 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("name", FORMATS)
 def test_products(build: SimpleNamespace, random_weight: Any, exact: Any, name: str, tokens: int) -> None:
     weight, x = random_weight([(name, 70)], 768), normal(tokens, 768)
-    got = float_product_kernel(build.library)(x, tiles_of(build, weight)).double().numpy()
+    got = on_tensors(float_product_kernel(build.library))(x, tiles_of(build, weight)).double().numpy()
     seen, values = x.double().numpy(), exact(weight)
     # a chain of 256, the sums of three, and the rounding of values that are not exact
     bound = (256 + 3 + 1) * 2.0**-24 * (np.abs(seen) @ np.abs(values).T)
@@ -79,7 +81,7 @@ def test_floats_have_any_number_of_columns(
     weight = random_weight([(name, 19)], columns)
     for tokens in (1, 6, 14):
         x = normal(tokens, columns)
-        got = float_product_kernel(build.library)(x, tiles_of(build, weight)).double().numpy()
+        got = on_tensors(float_product_kernel(build.library))(x, tiles_of(build, weight)).double().numpy()
         np.testing.assert_allclose(got, x.double().numpy() @ exact(weight).T, rtol=1e-4, atol=1e-4)
 
 
@@ -89,7 +91,7 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(
     native: SimpleNamespace, random_weight: Any, name: str, kind: torch.dtype
 ) -> None:
     weight = tiles_of(native, random_weight([(name, 133)], 768))
-    run, x = float_product_kernel(native.library), normal(67, 768).to(kind)
+    run, x = on_tensors(float_product_kernel(native.library)), normal(67, 768).to(kind)
     whole = run(x, weight)
     for size in SIZES:
         pieces = torch.cat([run(x[i : i + size], weight) for i in range(0, len(x), size)])
@@ -100,7 +102,7 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(
 
 def test_long_inputs_are_packed_in_blocks_without_a_trace(native: SimpleNamespace, random_weight: Any) -> None:
     weight = tiles_of(native, random_weight([("q4_1", 40), ("bfloat16", 9)], 64))
-    run, x, bias = float_product_kernel(native.library), normal(1100, 64), normal(49)
+    run, x, bias = on_tensors(float_product_kernel(native.library)), normal(1100, 64), normal(49)
     whole = run(x, weight, bias)
     for first in (0, 515, 516, 1032, 1099):
         assert torch.equal(whole[first : first + 1], run(x[first : first + 1], weight, bias))
@@ -112,7 +114,11 @@ def test_parts_bias_and_element_types(
     native: SimpleNamespace, random_weight: Any, kind: torch.dtype, tokens: int
 ) -> None:
     weight = random_weight([("q4_k", 21), ("bfloat16", 7), ("float32", 1)], 512)
-    run, x, bias = float_product_kernel(native.library), normal(tokens, 3, 512).to(kind), normal(29, seed=1).to(kind)
+    run, x, bias = (
+        on_tensors(float_product_kernel(native.library)),
+        normal(tokens, 3, 512).to(kind),
+        normal(29, seed=1).to(kind),
+    )
     got = run(x, tiles_of(native, weight), bias)
     assert got.dtype is kind
     assert got.shape == (tokens, 3, 29)
@@ -123,7 +129,7 @@ def test_parts_bias_and_element_types(
 
 
 def test_strided_and_empty_inputs(native: SimpleNamespace, random_weight: Any) -> None:
-    weight, run = tiles_of(native, random_weight([("q8_0", 20)], 64)), float_product_kernel(native.library)
+    weight, run = tiles_of(native, random_weight([("q8_0", 20)], 64)), on_tensors(float_product_kernel(native.library))
     x = normal(20, 200)
     for tokens in (3, 20):
         assert torch.equal(run(x[:tokens, 7:71], weight), run(x[:tokens, 7:71].contiguous(), weight))
@@ -151,9 +157,11 @@ def test_bfloat16_has_the_same_bits_on_every_machine(
     w, x = normal(50, 768), normal(30, 768, seed=1)
     w = scaled(w) if where != "x" else w
     x = (scaled(x) if where != "weight" else x).bfloat16()
-    made = [float_product_kernel(b.library)(x.float(), tiles_of(b, halves(w))) for b in (native, portable_build)]
+    made = [
+        on_tensors(float_product_kernel(b.library))(x.float(), tiles_of(b, halves(w))) for b in (native, portable_build)
+    ]
     assert torch.equal(*made)
-    narrow = float_product_kernel(native.library)(x, tiles_of(native, halves(w)))
+    narrow = on_tensors(float_product_kernel(native.library))(x, tiles_of(native, halves(w)))
     assert torch.equal(narrow, made[0].bfloat16())
 
 
@@ -161,7 +169,7 @@ def test_bfloat16_has_the_same_bits_on_every_machine(
 def test_nothing_is_lost_below_the_normal_numbers(native: SimpleNamespace, tokens: int) -> None:
     x, w = torch.full((tokens, 64), 2.0**-70, dtype=torch.bfloat16), torch.full((16, 64), 2.0**-70)
     for rounded in (False, True):
-        got = float_product_kernel(native.library, rounded=rounded)(x.float(), tiles_of(native, halves(w)))
+        got = on_tensors(float_product_kernel(native.library, rounded=rounded))(x.float(), tiles_of(native, halves(w)))
         assert (got == 2.0**-134).all()
 
 
@@ -171,14 +179,20 @@ def test_rounded_activations_are_those_of_bfloat16(
     native: SimpleNamespace, random_weight: Any, name: str, tokens: int
 ) -> None:
     weight, x = tiles_of(native, random_weight([(name, 33)], 256)), normal(tokens, 256)
-    rounded, plain = float_product_kernel(native.library, rounded=True), float_product_kernel(native.library)
+    rounded, plain = (
+        on_tensors(float_product_kernel(native.library, rounded=True)),
+        on_tensors(float_product_kernel(native.library)),
+    )
     assert torch.equal(rounded(x, weight), plain(x.bfloat16().float(), weight))
     assert not torch.equal(rounded(x, weight), plain(x, weight))
 
 
 @pytest.mark.parametrize("tokens", [2, 15])
 def test_infinities_and_nan_reach_only_their_row(native: SimpleNamespace, random_weight: Any, tokens: int) -> None:
-    weight, run = tiles_of(native, random_weight([("bfloat16", 40)], 64)), float_product_kernel(native.library)
+    weight, run = (
+        tiles_of(native, random_weight([("bfloat16", 40)], 64)),
+        on_tensors(float_product_kernel(native.library)),
+    )
     x = normal(tokens, 64)
     before = run(x, weight)
     x[1, 3], x[0, 7] = float("nan"), float("inf")
@@ -195,5 +209,5 @@ def test_rows_of_floats_are_read_as_they_were(
 ) -> None:
     weight = random_weight([(name, 37), ("q8_0", 5)], 96)
     ids = torch.tensor([[0, 41, 36], [37, 17, 0]], dtype=torch.int32)
-    rows = tile_embedding_kernel(build.library)(ids, tiles_of(build, weight), dtype=dtype("float32"))
+    rows = on_tensors(tile_embedding_kernel(build.library))(ids, tiles_of(build, weight), dtype=dtype("float32"))
     np.testing.assert_array_equal(rows.numpy(), exact(weight)[ids.numpy()].astype(np.float32))

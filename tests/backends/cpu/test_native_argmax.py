@@ -10,6 +10,8 @@ import torch
 
 from xinheng.backends.cpu.kernels.argmax import argmax_kernel
 
+from .tensors import on_tensors
+
 
 @pytest.mark.parametrize("columns", [1, 15, 64, 70, 16384, 50001])
 @pytest.mark.parametrize("kind", ["plain", "ties", "nan", "infinite", "zeros"])
@@ -26,12 +28,12 @@ def test_argmax_is_the_first_of_the_largest(native: SimpleNamespace, columns: in
         x[3, columns // 3] = np.inf
     elif kind == "zeros":
         x = np.where(x > 0, np.float32(0), np.float32(-0.0))
-    run = argmax_kernel(native.library)
+    run = on_tensors(argmax_kernel(native.library))
     assert run(torch.from_numpy(x)).tolist() == np.argmax(x, axis=-1).tolist()
 
 
 def test_argmax_of_strided_rows_and_of_none(native: SimpleNamespace) -> None:
-    run = argmax_kernel(native.library)
+    run = on_tensors(argmax_kernel(native.library))
     wide = torch.randn(4, 300)
     assert torch.equal(run(wide[:, 7:207]), wide[:, 7:207].argmax(-1).to(torch.int32))
     assert run(torch.zeros(0, 9)).shape == (0,)

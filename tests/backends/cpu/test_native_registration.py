@@ -36,14 +36,18 @@ def linear_node(scheme: str, dtype: DType = float32) -> Node:
 
 def test_every_native_kernel_is_registered_under_its_op(registry: KernelRegistry) -> None:
     expected = (
-        "add add_rms_norm argmax batched_linear cast cos dequantize div embedding exp fused_moe gelu_and_mul "
-        "grouped_linear index_select linear matmul mla_attention moe_gating_topk moe_permute moe_unpermute mul neg "
-        "paged_attention rms_norm rotary_embedding sigmoid silu_and_mul sin sub tanh write_cache write_latent_cache"
+        "add add_rms_norm argmax batched_linear cast concat cos dequantize div embedding exp expand fused_moe "
+        "gelu_and_mul grouped_linear index_select linear matmul mla_attention moe_gating_topk moe_permute "
+        "moe_unpermute mul neg paged_attention permute random_uniform reshape rms_norm rotary_embedding sigmoid "
+        "silu_and_mul sin slice split sub tanh top_k_top_p_sample write_cache write_latent_cache"
     )
     assert registry.ops() == expected.split()
     first = {op: registry.candidates(op)[0] for op in registry.ops()}
     tiles = {"linear": 15, "embedding": 15}
-    names = {op: f"native_{op}_tiles" if op in tiles else f"native_{op}" for op in first}
+    moved = {"concat", "expand", "permute", "reshape", "slice", "split"}
+    names = {op: f"numpy_{op}" if op in moved else f"native_{op}" for op in first} | {
+        op: f"native_{op}_tiles" for op in tiles
+    }
     assert {op: kernel.name for op, kernel in first.items()} == names
     assert {op: kernel.priority for op, kernel in first.items()} == dict.fromkeys(first, 10) | {"matmul": 9} | tiles
 

@@ -16,6 +16,8 @@ from xinheng.core.errors import DeviceError
 from xinheng.core.hal import WeightPart, WeightSource
 from xinheng.core.ir.dtype import dtype
 
+from .tensors import on_tensors
+
 GROUPS = [f"int{bits}_g{size}{kind}" for bits in (4, 8) for size in (32, 64, 128) for kind in ("", "_bf16")]
 BLOCKS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"]
 SCHEMES = [*BLOCKS, "int8_row", *GROUPS]
@@ -48,7 +50,7 @@ def test_products_follow_the_declared_program(
 ) -> None:
     weight = random_weight([(name, 70)], 768)
     x = torch.randn(tokens, 768, generator=torch.Generator().manual_seed(tokens))
-    got = tile_linear_kernel(build.library)(x, tiles_of(build, weight))
+    got = on_tensors(tile_linear_kernel(build.library))(x, tiles_of(build, weight))
     values, seen = exact(weight), quantised(x)
     bound = (np.abs(seen) @ np.abs(values).T) * (768 / 16 + 4) * 2.0**-24 + 1e-6
     assert (np.abs(got.double().numpy() - seen @ values.T) <= bound).all()
@@ -58,14 +60,14 @@ def test_activations_of_zero_and_extreme_size(build: SimpleNamespace, random_wei
     weight = random_weight([("q4_0", 16)], 64)
     x = torch.zeros(3, 64)
     x[1, 5], x[2, 40] = 1e30, -1e-30
-    got = tile_linear_kernel(build.library)(x, tiles_of(build, weight)).double().numpy()
+    got = on_tensors(tile_linear_kernel(build.library))(x, tiles_of(build, weight)).double().numpy()
     np.testing.assert_allclose(got, x.double().numpy() @ exact(weight).T, rtol=1e-5, atol=1e-45)
 
 
 def test_activations_that_are_not_finite_make_nan(build: SimpleNamespace, random_weight: Any) -> None:
     x = torch.ones(7, 96)
     x[1, 5], x[2, 40], x[4, 95] = float("nan"), float("inf"), -float("inf")
-    run, weight = tile_linear_kernel(build.library), tiles_of(build, random_weight([("q4_0", 17)], 96))
+    run, weight = on_tensors(tile_linear_kernel(build.library)), tiles_of(build, random_weight([("q4_0", 17)], 96))
     lost = [False, True, True, False, True, False, False]
     assert run(x, weight).isnan().all(-1).tolist() == lost
     assert run(x, weight).isnan().any(-1).tolist() == lost
@@ -74,7 +76,7 @@ def test_activations_that_are_not_finite_make_nan(build: SimpleNamespace, random
 
 @pytest.mark.parametrize("exponent", [-100, -124, -132])
 def test_activations_near_the_end_of_float32(build: SimpleNamespace, random_weight: Any, exponent: int) -> None:
-    run, weight = tile_linear_kernel(build.library), tiles_of(build, random_weight([("q8_0", 16)], 64))
+    run, weight = on_tensors(tile_linear_kernel(build.library)), tiles_of(build, random_weight([("q8_0", 16)], 64))
     x = torch.randn(2, 64, generator=torch.Generator().manual_seed(1))
     expected, made = run(x, weight).double(), run(x * 2.0**exponent, weight).double() * 2.0**-exponent
     # scales of 2^-132 / 127 have ten bits left
@@ -84,7 +86,7 @@ def test_activations_near_the_end_of_float32(build: SimpleNamespace, random_weig
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(native: SimpleNamespace, random_weight: Any, name: str) -> None:
     weight = tiles_of(native, random_weight([(name, 133)], 512))
-    run, x = tile_linear_kernel(native.library), torch.randn(23, 512)
+    run, x = on_tensors(tile_linear_kernel(native.library)), torch.randn(23, 512)
     whole = run(x, weight)
     for size in (1, 2, 3, 4, 5, 8, 11):
         pieces = torch.cat([run(x[i : i + size], weight) for i in range(0, 23, size)])
@@ -96,7 +98,11 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(native: SimpleNamespace,
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_parts_bias_and_element_types(native: SimpleNamespace, random_weight: Any, kind: torch.dtype) -> None:
     weight = random_weight([("q4_k", 21), ("q6_k", 7), ("q8_0", 1)], 512)
-    run, x, bias = tile_linear_kernel(native.library), torch.randn(2, 3, 512).to(kind), torch.randn(29).to(kind)
+    run, x, bias = (
+        on_tensors(tile_linear_kernel(native.library)),
+        torch.randn(2, 3, 512).to(kind),
+        torch.randn(29).to(kind),
+    )
     got = run(x, tiles_of(native, weight), bias)
     assert got.dtype is kind
     assert got.shape == (2, 3, 29)
@@ -110,10 +116,12 @@ def test_parts_bias_and_element_types(native: SimpleNamespace, random_weight: An
 def test_rows_are_read_as_the_file_has_them(build: SimpleNamespace, random_weight: Any, exact: Any, name: str) -> None:
     weight = random_weight([(name, 37), ("q8_0", 5)], 512)
     ids = torch.tensor([[0, 41, 36], [37, 17, 0]], dtype=torch.int32)
-    rows = tile_embedding_kernel(build.library)(ids, tiles_of(build, weight), dtype=dtype("float32"))
+    rows = on_tensors(tile_embedding_kernel(build.library))(ids, tiles_of(build, weight), dtype=dtype("float32"))
     np.testing.assert_array_equal(rows.numpy(), exact(weight)[ids.numpy()].astype(np.float32))
     with pytest.raises(DeviceError, match="index 42 is outside the 42 rows"):
-        tile_embedding_kernel(build.library)(torch.tensor([42]), tiles_of(build, weight), dtype=dtype("float32"))
+        on_tensors(tile_embedding_kernel(build.library))(
+            torch.tensor([42]), tiles_of(build, weight), dtype=dtype("float32")
+        )
 
 
 def test_rows_packed_in_several_pieces(
@@ -121,7 +129,9 @@ def test_rows_packed_in_several_pieces(
 ) -> None:
     monkeypatch.setattr("xinheng.backends.cpu.kernels.tiles.CHUNK", 40 * 288)
     weight = random_weight([("q4_k", 133)], 512)
-    rows = tile_embedding_kernel(native.library)(torch.arange(133), tiles_of(native, weight), dtype=dtype("float32"))
+    rows = on_tensors(tile_embedding_kernel(native.library))(
+        torch.arange(133), tiles_of(native, weight), dtype=dtype("float32")
+    )
     np.testing.assert_array_equal(rows.numpy(), exact(weight).astype(np.float32))
 
 

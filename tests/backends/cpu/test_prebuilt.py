@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xinheng.backends.cpu import jit, prebuilt
-from xinheng.backends.cpu.device import CPUDevice
+from xinheng.backends.cpu import CPUBackend, jit, prebuilt
 from xinheng.backends.cpu.jit import NativeUnavailable
 from xinheng.backends.cpu.prebuilt import TARGETS, V3, V4, Target, build, load_prebuilt, object_name, supported
 from xinheng.core import Builder, TensorType, ops
 from xinheng.core.compiler import compile
-from xinheng.core.hal import DeviceOptions
+from xinheng.core.hal import DeviceOptions, DeviceSpec
 from xinheng.core.ir.dtype import float32
 
 VISIBLE = 'extern "C" __attribute__((visibility("default"))) '
@@ -127,7 +126,7 @@ def test_a_device_without_a_compiler_runs_prebuilt_kernels(
 
 def opened(cache: Path) -> tuple[str, tuple[str, ...]]:
     """The kernel of `add` on a CPU opened now, which has computed something, and the notes of the receipt."""
-    device = CPUDevice(DeviceOptions(cache_dir=cache / "cache"))
+    device = CPUBackend().open(DeviceSpec.parse("cpu"), DeviceOptions(cache_dir=cache / "cache"))
     b = Builder("sum")
     x = b.input("x", TensorType(float32, (3,)))
     exe = compile(b.build(y=ops.add(x, x)), device)

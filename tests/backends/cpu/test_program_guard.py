@@ -61,7 +61,7 @@ def test_a_write_beside_a_result_is_told(cpu: CPUDevice, side: str, shift: int) 
     with cpu.guard_memory() as guard:  # type: ignore[union-attr]
         watched = bound(chain(), cpu)
         outputs(watched, cpu)
-        ctypes.memset(watched.outputs["y"].data_ptr() + shift, 0, 4)
+        ctypes.memset(watched.outputs["y"].ctypes.data + shift, 0, 4)
     assert guard.violations() == [f"memory {side} a tensor float32[3, 5] was written to"]
 
 
