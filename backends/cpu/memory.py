@@ -16,6 +16,8 @@ SLAB = 64 << 20
 PREFETCHED = 8192
 """Bytes behind an array that kernels may fetch but never use."""
 ALIGNMENT = 64
+POPULATE_READ = 22
+"""`MADV_POPULATE_READ` of Linux, which the module `mmap` does not name."""
 
 
 class Slabs:
@@ -54,17 +56,36 @@ def forget(rows: NDArray[np.uint8]) -> None:
 
     The view stays valid: what is read again comes from the file.
     """
+    found = _mapped(rows)
+    if found is None:
+        return
+    owner, start = found
+    first, last = -(-start // mmap.PAGESIZE), (start + rows.nbytes) // mmap.PAGESIZE
+    if last > first:
+        owner.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
+
+
+def prefault(rows: NDArray[np.uint8]) -> None:
+    """Map the pages behind a view of a read-only file map in one call, which is cheaper than a fault for each few."""
+    found = _mapped(rows)
+    if found is None:
+        return
+    owner, start = found
+    first, last = start // mmap.PAGESIZE, -(-(start + rows.nbytes) // mmap.PAGESIZE)
+    with suppress(OSError):  # Linux before 5.14
+        owner.madvise(POPULATE_READ, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
+
+
+def _mapped(rows: NDArray[np.uint8]) -> tuple[mmap.mmap, int] | None:
+    """The read-only file map that contiguous rows are a view of, and where in it they begin; None for other arrays."""
     owner: object = rows
     while isinstance(owner, np.ndarray):
         owner = owner.base
     if isinstance(owner, memoryview):
         owner = owner.obj
     if not isinstance(owner, mmap.mmap) or not hasattr(owner, "madvise") or not rows.size:
-        return
+        return None
     whole = np.frombuffer(owner, np.uint8)
     if whole.flags.writeable or not rows.flags.c_contiguous:
-        return
-    start = rows.ctypes.data - whole.ctypes.data
-    first, last = -(-start // mmap.PAGESIZE), (start + rows.nbytes) // mmap.PAGESIZE
-    if last > first:
-        owner.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
+        return None
+    return owner, rows.ctypes.data - whole.ctypes.data

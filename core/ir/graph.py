@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import GraphError
-from .dim import Check, Dim, Expr, Symbol, collect_checks, rename_unbacked, symbols
+from .dim import Check, Dim, Expr, Symbol, symbols
 from .dtype import DType, cast_to, from_numpy
 from .op import Op
 from .types import StateType, TensorType, Type, WeightType
@@ -231,8 +231,7 @@ class Builder:
         attrs = op.normalise(attributes)
         types = tuple(None if v is None else v.type for v in values)
         op.check_operands(types)
-        with collect_checks() as checks, rename_unbacked(self._namer()):
-            result_types = op.result_types(types, attrs)
+        result_types, checks = op.inferred(types, attrs, self._namer())
         self._sizes.update(sizes_of(result_types))
         self._checks.update(dict.fromkeys(checks))
         if names is not None and len(names) != len(result_types):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 import numpy as np
 
 from ..errors import GraphError, nearest
-from .dim import Expr
+from .dim import Check, Expr, collect_checks, rename_unbacked
 from .dtype import DType, dtype
 from .types import StateType, TensorType, Type, WeightType
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+MOST_INFERRED = 4096
+"""Results of infer rules that an op remembers: many more than one model has."""
 
 Tensor = Any
 """An operand or result: a value of a graph, an array, or an array that carries error bounds."""
@@ -89,6 +91,8 @@ class Op(Generic[P, R]):
         self.since = since
         self.reference = function
         self.operands, self.attributes = _schema(function)
+        self._known = {attribute.name: attribute for attribute in self.attributes}
+        self._inferred: dict[Any, tuple[tuple[Type, ...], tuple[Check, ...]]] = {}
         self._infer: Callable[..., Any] | None = None
         self._decompose: Callable[..., Any] | None = None
         self.__doc__ = self.doc
@@ -146,9 +150,39 @@ class Op(Generic[P, R]):
                 raise GraphError(f"{self.name}: the result would be {kind}, with a negative size")
         return types
 
+    def inferred(
+        self, operands: tuple[Type | None, ...], attributes: Mapping[str, Any], rename: Callable[[str], str]
+    ) -> tuple[tuple[Type, ...], tuple[Check, ...]]:
+        """Types of the results, and equalities that only a run can check; both are remembered by what they follow from.
+
+        Args:
+            attributes: as `normalise` returns them.
+            rename: names the sizes that the op makes anew; results with such sizes are inferred each time.
+
+        Raises:
+            GraphError: operands do not fit, as `result_types` tells.
+        """
+        key = (operands, tuple(attributes.values()))
+        if key in self._inferred:
+            return self._inferred[key]
+        renamed = False
+
+        def named(wanted: str) -> str:
+            nonlocal renamed
+            renamed = True
+            return rename(wanted)
+
+        with collect_checks() as checks, rename_unbacked(named):
+            found = self.result_types(operands, attributes), tuple(checks)
+        if not renamed:
+            if len(self._inferred) >= MOST_INFERRED:
+                self._inferred.clear()
+            self._inferred[key] = found
+        return found
+
     def normalise(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """All attributes in declared order, defaults filled in; GraphError for unknown, missing or unfit ones."""
-        known = {a.name: a for a in self.attributes}
+        known = self._known
         for name in attributes:
             if name not in known:
                 raise GraphError(f"{self.name}: unknown attribute {name!r}{nearest(name, list(known))}")

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from ..errors import GraphError
-from .dim import Check, collect_checks, rename_unbacked
+from .dim import Check
 from .graph import Graph, Node, Value, sizes_of
 from .types import StateType, TensorType
 
@@ -72,8 +72,7 @@ def _check_node(node: Node, defined: set[int], promised: set[Check], sizes: set[
         """What the node calls a size that its op makes anew; a name that it shares with another one is not accepted."""
         return next((n for n in new if re.fullmatch(rf"{wanted}(_\d+)?", n)), f"{wanted}_of_its_own")
 
-    with collect_checks() as checks, rename_unbacked(called):
-        inferred = node.op.result_types(types, attributes)
+    inferred, checks = node.op.inferred(types, attributes, called)
     for check in checks:
         if check not in promised:
             raise GraphError(f"{node.op.name}: the graph does not check {check.left} == {check.right} when it runs")

@@ -43,5 +43,7 @@ def _live(graph: Graph) -> Graph:
             nodes.append(node)
             needed.update(id(v) for v in node.operands if v is not None)
     constants = tuple(c for c in graph.constants if id(c) in needed)
+    if len(nodes) == len(graph.nodes) and len(constants) == len(graph.constants):
+        return graph
     # Built anew, so that the run-time checks of dropped nodes go with them.
     return rebuild(replace(graph, nodes=tuple(reversed(nodes)), constants=constants), keep)

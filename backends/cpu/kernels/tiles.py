@@ -15,13 +15,13 @@ from xinheng.core.hal import WeightSource
 from xinheng.core.ir.dtype import DType
 
 from ..arrays import Array, address, contiguous
-from ..memory import Slabs, forget
+from ..memory import Slabs, forget, prefault
 from .library import TYPES, Library, check, integers_of, matrix_of, type_code
 
 TILE = 16
 """Rows of a tile; `TILE` in csrc/tiles.h."""
-CHUNK = 16 << 20
-"""Bytes of packed rows that are brought into tiles at a time."""
+CHUNK = 1 << 20
+"""Bytes of packed rows that are brought into tiles at a time: so many stay in a cache of the processor."""
 FLOAT_FORMATS = 64
 """Codes from here on are formats of floats; `FLOAT_FORMATS` in csrc/float_tiles.h."""
 
@@ -111,6 +111,7 @@ def _pack(library: Library, code: int, given: NDArray[np.uint8], columns: int, t
     group_bytes = library.tile_step(code, columns)
     for first in range(0, rows, step):
         piece = given[first : first + step]
+        prefault(piece)
         data = np.ascontiguousarray(piece)
         at = to.ctypes.data + first // TILE * group_bytes
         check(library.pack_tiles(code, data.ctypes.data, row_bytes, len(data), columns, at), "tiles")
