@@ -17,8 +17,6 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar
 
-from stevedore import NamedExtensionManager
-
 from .certificate import DeviceIdentity
 from .errors import DeviceError, PluginError, XinhengError, nearest
 from .hal.backend import API_VERSION, Backend, DeviceInfo, Finding
@@ -207,7 +205,7 @@ class PluginManager:
 
     def _load(self, name: str) -> Backend:
         (entry,) = self._entries[name]
-        loaded: Any = _Loader(self._group, entry).plugin
+        loaded: Any = _plugin(self._group, entry)
         if not (isinstance(loaded, type) and issubclass(loaded, Backend)):
             raise TypeError(f"{entry.value} is no subclass of xinheng.core.hal.Backend")
         theirs: Any = getattr(loaded, "api_version", None)
@@ -258,19 +256,15 @@ class _Incompatible(Exception):
     """A plugin was written for another major version of the contract."""
 
 
-class _Loader(NamedExtensionManager[Any]):
-    """Loads one entry point through stevedore, past its caches: they outlive a reinstallation."""
+def _plugin(group: str, entry: EntryPoint) -> Any:
+    """What an entry point names, loaded through stevedore, past its caches: they outlive a reinstallation."""
+    from stevedore import NamedExtensionManager
 
-    def __init__(self, group: str, entry: EntryPoint) -> None:
-        self._entry = entry
-        super().__init__(group, names=[entry.name], on_load_failure_callback=_reraise)
+    class Loader(NamedExtensionManager[Any]):
+        def list_entry_points(self) -> list[EntryPoint]:
+            return [entry]
 
-    def list_entry_points(self) -> list[EntryPoint]:
-        return [self._entry]
-
-    @property
-    def plugin(self) -> Any:
-        return self.extensions[0].plugin
+    return Loader(group, names=[entry.name], on_load_failure_callback=_reraise).extensions[0].plugin
 
 
 def _reraise(manager: Any, entry: EntryPoint, error: BaseException) -> None:

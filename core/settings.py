@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast, get_args, get_origin
 
-from pydantic import AfterValidator, Field, PrivateAttr, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .errors import SettingsError, nearest
 
@@ -33,37 +32,35 @@ CONFIG_VARIABLE = "XINHENG_CONFIG"
 _OTHER_VARIABLES = (CONFIG_VARIABLE, "XINHENG_TEST_CACHE")
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Root of all settings classes: a subclass sets `table` and declares fields, each with a description.
 
     Raises:
         SettingsError: a key is unknown or a value impossible; the message says where it stands and what is allowed.
     """
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     table: ClassVar[str]
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     def __init__(self, **values: Any) -> None:
-        origins = _file_values(type(self))[1] | _environment_values(type(self))[1] | dict.fromkeys(values, "argument")
+        (in_file, from_file), (given, from_environment) = _file_values(type(self)), _environment_values(type(self))
+        origins = from_file | from_environment | dict.fromkeys(values, "argument")
         try:
-            super().__init__(**values)
+            super().__init__(**_merged(_merged(in_file, given), values))
         except ValidationError as error:
             raise _explained(type(self), error, origins) from None
         self._origins = origins
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The order of precedence, highest first."""
-        return init_settings, _Source(settings_cls, _environment_values), _Source(settings_cls, _file_values)
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of two sources; those `above` win, tables that both have are merged key by key."""
+    made = {**below, **above}
+    for key in below.keys() & above.keys():
+        if isinstance(below[key], dict) and isinstance(above[key], dict):
+            made[key] = _merged(below[key], above[key])
+    return made
 
 
 def _cache_dir() -> Path:
@@ -208,20 +205,6 @@ def settings_table(classes: Iterable[type[Settings]]) -> str:
 
 # Values and, by field, where they came from.
 _Found = tuple[dict[str, Any], dict[str, str]]
-
-
-class _Source(PydanticBaseSettingsSource):
-    """One of our two sources in the shape that pydantic-settings wants."""
-
-    def __init__(self, settings_cls: type[BaseSettings], read: Callable[[type[Settings]], _Found]) -> None:
-        super().__init__(settings_cls)
-        self._read = read
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        return self().get(field_name), field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        return self._read(cast(type[Settings], self.settings_cls))[0]
 
 
 def _file_values(cls: type[Settings]) -> _Found:

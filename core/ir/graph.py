@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..errors import GraphError
 from .dim import Check, Dim, Expr, Symbol, symbols
 from .dtype import DType, cast_to, from_numpy
-from .op import Op
+from .op import Inferred, Op
 from .types import StateType, TensorType, Type, WeightType
 
 
@@ -149,6 +149,7 @@ class Builder:
         self._checks: dict[Check, None] = {}
         self._sizes: set[str] = set()
         self._counter = 0
+        self._inferred: dict[Any, Inferred] = {}
 
     def _unique(self, name: str | None) -> str:
         if name is not None:
@@ -231,7 +232,7 @@ class Builder:
         attrs = op.normalise(attributes)
         types = tuple(None if v is None else v.type for v in values)
         op.check_operands(types)
-        result_types, checks = op.inferred(types, attrs, self._namer())
+        result_types, checks = op.inferred(types, attrs, self._namer(), self._inferred)
         self._sizes.update(sizes_of(result_types))
         self._checks.update(dict.fromkeys(checks))
         if names is not None and len(names) != len(result_types):

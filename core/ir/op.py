@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-MOST_INFERRED = 4096
-"""Results of infer rules that an op remembers: many more than one model has."""
+Inferred = tuple[tuple[Type, ...], tuple[Check, ...]]
+"""What an infer rule tells of a node."""
 
 Tensor = Any
 """An operand or result: a value of a graph, an array, or an array that carries error bounds."""
@@ -92,7 +92,6 @@ class Op(Generic[P, R]):
         self.reference = function
         self.operands, self.attributes = _schema(function)
         self._known = {attribute.name: attribute for attribute in self.attributes}
-        self._inferred: dict[Any, tuple[tuple[Type, ...], tuple[Check, ...]]] = {}
         self._infer: Callable[..., Any] | None = None
         self._decompose: Callable[..., Any] | None = None
         self.__doc__ = self.doc
@@ -151,20 +150,25 @@ class Op(Generic[P, R]):
         return types
 
     def inferred(
-        self, operands: tuple[Type | None, ...], attributes: Mapping[str, Any], rename: Callable[[str], str]
-    ) -> tuple[tuple[Type, ...], tuple[Check, ...]]:
-        """Types of the results, and equalities that only a run can check; both are remembered by what they follow from.
+        self,
+        operands: tuple[Type | None, ...],
+        attributes: Mapping[str, Any],
+        rename: Callable[[str], str],
+        known: dict[Any, Inferred],
+    ) -> Inferred:
+        """Types of the results, and equalities that only a run can check.
 
         Args:
             attributes: as `normalise` returns them.
             rename: names the sizes that the op makes anew; results with such sizes are inferred each time.
+            known: what was inferred before in the same graph, where a size of one name is one size; layers are alike.
 
         Raises:
             GraphError: operands do not fit, as `result_types` tells.
         """
-        key = (operands, tuple(attributes.values()))
-        if key in self._inferred:
-            return self._inferred[key]
+        key = (self, operands, tuple(attributes.values()))
+        if key in known:
+            return known[key]
         renamed = False
 
         def named(wanted: str) -> str:
@@ -175,9 +179,7 @@ class Op(Generic[P, R]):
         with collect_checks() as checks, rename_unbacked(named):
             found = self.result_types(operands, attributes), tuple(checks)
         if not renamed:
-            if len(self._inferred) >= MOST_INFERRED:
-                self._inferred.clear()
-            self._inferred[key] = found
+            known[key] = found
         return found
 
     def normalise(self, attributes: Mapping[str, Any]) -> dict[str, Any]:

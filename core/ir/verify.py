@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 
 from ..errors import GraphError
 from .dim import Check
 from .graph import Graph, Node, Value, sizes_of
+from .op import Inferred
 from .types import StateType, TensorType
 
 
@@ -34,8 +36,9 @@ def verify(graph: Graph) -> Graph:
     root_of = {id(state): id(state) for state, _ in graph.states}
     sizes = set(sizes_of([v.type for v in (*graph.inputs, *graph.parameters)]))
     promised = set(graph.checks)
+    inferences: dict[Any, Inferred] = {}
     for node in graph.nodes:
-        _check_node(node, defined, promised, sizes)
+        _check_node(node, defined, promised, sizes, inferences)
         _check_states(node, written, latest, root_of)
         for result in node.results:
             _define(result, defined, names)
@@ -56,7 +59,9 @@ def _define(value: Value, defined: set[int], names: set[str]) -> None:
     names.add(value.name)
 
 
-def _check_node(node: Node, defined: set[int], promised: set[Check], sizes: set[str]) -> None:
+def _check_node(
+    node: Node, defined: set[int], promised: set[Check], sizes: set[str], inferences: dict[Any, Inferred]
+) -> None:
     for value in node.operands:
         if value is not None and id(value) not in defined:
             raise GraphError(f"{node.op.name}: operand %{value.name} is used before it is defined")
@@ -72,7 +77,7 @@ def _check_node(node: Node, defined: set[int], promised: set[Check], sizes: set[
         """What the node calls a size that its op makes anew; a name that it shares with another one is not accepted."""
         return next((n for n in new if re.fullmatch(rf"{wanted}(_\d+)?", n)), f"{wanted}_of_its_own")
 
-    inferred, checks = node.op.inferred(types, attributes, called)
+    inferred, checks = node.op.inferred(types, attributes, called, inferences)
     for check in checks:
         if check not in promised:
             raise GraphError(f"{node.op.name}: the graph does not check {check.left} == {check.right} when it runs")

@@ -9,7 +9,6 @@ EOS tokens. There is no mark in the text, so there is none to forge.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,19 +19,12 @@ from xinheng.core.errors import ModelError, RequestError, XinhengError
 
 from .messages import as_users, prepare_messages
 from .provenance import runs, written
+from .segment import Segment
 from .template_environment import TemplateEnvironment
 
 _RESERVED = frozenset({"bos_token", "eos_token", "raise_exception", "strftime_now", "namespace", "range"})
 _PROBE = "0probe0"
 _PROBE_ID = "abcdef123"  # Mistral's templates refuse ids of tool calls that have not nine characters.
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A stretch of a prompt. `special`: written by the template, so control tokens in it are meant."""
-
-    text: str
-    special: bool
 
 
 class ChatTemplate:

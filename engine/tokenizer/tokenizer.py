@@ -6,15 +6,18 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xinheng.core.errors import FormatError, ModelError, RequestError
 
-from .chat_template import ChatTemplate, Segment
 from .control_tokens import ControlSplitter, ControlToken
 from .gguf_vocabulary import gguf_vocabulary
 from .json_vocabulary import json_vocabulary
+from .segment import Segment
 from .vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from .chat_template import ChatTemplate
 
 
 class Tokenizer:
@@ -151,6 +154,8 @@ class Tokenizer:
         """The model's own chat template. Raises ModelError if it has none."""
         if self.chat_template is None:
             raise ModelError("the model has no chat template; give one, or send a plain prompt instead of messages")
+        from .chat_template import ChatTemplate  # and jinja2, which a prompt without messages does not need
+
         return ChatTemplate(self.chat_template, bos_token=self._text(self.bos_id), eos_token=self._text(self.eos_id))
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:

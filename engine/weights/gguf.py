@@ -113,14 +113,14 @@ class _Cursor:
         """`count` strings, like `string` but without a call for each."""
         data, size, position = self.file.data, self.file.size, self.position
         out: list[str] = []
-        length_at = struct.Struct("<Q").unpack_from
+        length_at, add = struct.Struct("<Q").unpack_from, out.append
         for _ in range(count):
             start = position + 8
             stop = start + length_at(data, position)[0] if start <= size else size + 1
             if stop > size:
                 raise self.file.error(f"element {len(out)} of {what}", position, "reaches beyond the end of the file")
             try:
-                out.append(str(data[start:stop], "utf-8"))
+                add(data[start:stop].decode())
             except UnicodeDecodeError as error:
                 place = start + error.start
                 raise self.file.error(f"element {len(out)} of {what}", place, "is not UTF-8") from None
