@@ -6,9 +6,10 @@ Keys and token types are those of the GGUF specification (ggml-org/ggml, docs/gg
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Encoder
 from tokenizers.models import BPE
@@ -48,18 +49,17 @@ class _Table:
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._metadata = metadata
         self.template = _template(metadata)
-        self.tokens = tuple(str(token) for token in self.array("tokens"))
+        self.tokens = tuple(map(str, self.array("tokens")))
         types = self.array("token_type", default=[_NORMAL] * len(self.tokens))
         if len(types) != len(self.tokens):
             raise ModelError(f"tokenizer.ggml.token_type has {len(types)} entries for {len(self.tokens)} tokens")
-        self.types = [int(kind) for kind in types]
+        self.types = list(map(int, types))
+        self._kinds = np.array(self.types, np.int64)
         self.ids = self._unique_ids()
         self.marks = [self.id(name) for name in ("bos", "eos", "eot", "eom")]
         self.controls = tuple(self._controls())
         self.control_ids = frozenset(control.id for control in self.controls)
-        self.user_defined = [
-            i for i, kind in enumerate(self.types) if kind == _USER_DEFINED and i not in self.control_ids
-        ]
+        self.user_defined = [i for i in self._of(_USER_DEFINED) if i not in self.control_ids]
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of `tokenizer.ggml.<name>`."""
@@ -97,11 +97,19 @@ class _Table:
     def _controls(self) -> Iterable[ControlToken]:
         # Phi-3's control tokens swallow the white space after them; a GGUF file has no field that says so.
         strips = self._metadata.get("general.architecture") == "phi3" and self.get("model") == "llama"
-        for index, (text, kind) in enumerate(zip(self.tokens, self.types, strict=True)):
-            if kind in (_CONTROL, _UNKNOWN) or text in ALWAYS_CONTROL or index in self.marks:
+        always = (self.ids[text] for text in ALWAYS_CONTROL if text in self.ids)
+        marked = {*self._of(_CONTROL, _UNKNOWN), *always, *(mark for mark in self.marks if mark is not None)}
+        for index in sorted({*marked, *self._of(_USER_DEFINED)}):
+            text = self.tokens[index]
+            if index in marked:
                 yield ControlToken(index, text, rstrip=strips and text not in ("<unk>", "<s>", "<|endoftext|>"))
-            elif kind == _USER_DEFINED and is_control(text, special=False, chat_template=self.template):
+            elif is_control(text, special=False, chat_template=self.template):
                 yield ControlToken(index, text, hidden=is_control(text, special=False, chat_template=None))
+
+    def _of(self, *kinds: int) -> list[int]:
+        """The ids of all tokens of these kinds."""
+        found: list[int] = np.flatnonzero(np.isin(self._kinds, kinds)).tolist()
+        return found
 
     def stop_ids(self) -> frozenset[int]:
         """The ids the file names as ends, and the conventional ends of a turn among its control tokens."""
@@ -110,9 +118,11 @@ class _Table:
 
     def ordinary(self, kinds: Iterable[int]) -> dict[str, int]:
         """The tokens of these kinds that are not control tokens, by spelling."""
-        wanted, controls = frozenset(kinds), self.control_ids
-        pieces = ((token, index) for token, index in self.ids.items() if self.types[index] in wanted)
-        return {token: index for token, index in pieces if index not in controls}
+        pieces = dict(self.ids)
+        others = np.flatnonzero(np.isin(self._kinds, list(kinds), invert=True)).tolist()
+        for index in {*others, *self.control_ids}:
+            pieces.pop(self.tokens[index], None)
+        return pieces
 
     def add_user_defined(self, encoder: Encoder, *, normalized: bool = False) -> None:
         """Teach `encoder` the plain added tokens: they are matched before anything else, raw or `normalized`."""
@@ -139,10 +149,13 @@ def _byte_level(table: _Table, pre: str | None) -> Vocabulary:
         )
     rule: PreTokenizer = pretokenizer(str(name))
     vocabulary = table.ordinary((_NORMAL, _USER_DEFINED, _UNUSED, 0))
-    merges = [_merge(text) for text in table.array("merges")]
     # A merge that yields or needs a control token would let text become one.
     controls = {table.tokens[index] for index in table.control_ids}
-    allowed = [m for m in merges if m[0] not in controls and m[1] not in controls and m[0] + m[1] not in controls]
+    allowed = [
+        (left, right)
+        for left, right in _merges(table.array("merges"))
+        if left not in controls and right not in controls and left + right not in controls
+    ]
     encoder = Encoder(_bpe(vocabulary, allowed, ignore_merges=rule.ignore_merges))
     if (normalizer := rule.normalizer()) is not None:
         encoder.normalizer = normalizer
@@ -164,11 +177,12 @@ def _byte_level(table: _Table, pre: str | None) -> Vocabulary:
     )
 
 
-def _merge(text: str) -> tuple[str, str]:
-    left, _, right = text.partition(" ")
-    if not left or not right:
-        raise ModelError(f"tokenizer.ggml.merges holds {text!r}, which is not two pieces divided by a space")
-    return left, right
+def _merges(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for text in texts:
+        left, _, right = text.partition(" ")
+        if not left or not right:
+            raise ModelError(f"tokenizer.ggml.merges holds {text!r}, which is not two pieces divided by a space")
+        yield left, right
 
 
 def _bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> BPE:
