@@ -14,7 +14,7 @@ from xinheng.core import ops
 ROWS = 64
 
 
-def arguments(rows: int = ROWS, **given: float) -> dict[str, Any]:
+def arguments(rows: int = ROWS, **given: Any) -> dict[str, Any]:
     """Operands per row; uniform numbers are spread over their whole range."""
     values = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | given
     made = {name: np.full(rows, value, np.float32) for name, value in values.items()}
@@ -56,7 +56,7 @@ def test_the_stream_is_that_of_the_reference(native: SimpleNamespace) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("scale", [0.0, 0.1, 3.0, 60.0])
-def test_tokens_are_those_of_the_reference(native: SimpleNamespace, given: dict[str, float], scale: float) -> None:
+def test_tokens_are_those_of_the_reference(native: SimpleNamespace, given: dict[str, Any], scale: float) -> None:
     logits = (np.random.default_rng(3).normal(size=(ROWS, 5003)) * scale).astype(np.float32)
     logits[:, 100:110] = logits[:, :1]  # equal logits are taken by index
     logits[5] = logits[5, ::-1]
