@@ -29,7 +29,7 @@ from xinheng.core.hal import (
     converted,
 )
 from xinheng.core.hal.host import host_memory
-from xinheng.core.ir.dtype import DTYPES, DType, cast_to, from_numpy
+from xinheng.core.ir.dtype import DType, cast_to, from_numpy
 from xinheng.core.ir.graph import Graph
 from xinheng.core.ir.types import StateType
 from xinheng.core.ops import KVPages, LatentPages, SequenceSlots
@@ -37,17 +37,13 @@ from xinheng.core.ops import KVPages, LatentPages, SequenceSlots
 from .arrays import Array, contiguous
 from .executable import CPUExecutable
 from .guarded import HostGuard
-from .handles import HostWeight, HostWeightPart
+from .handles import HELD, HostWeight, HostWeightPart
 from .jit import NativeUnavailable, load
 from .kernels import Library, available_threads, register_native
 from .limits import measure_limits
 from .prebuilt import load_prebuilt
 from .processor import processor_name
 
-HELD = frozenset(
-    kind for kind in DTYPES.values() if (kind.bits >= 8 or kind.kind == "bool") and kind.name != "float8_e8m0fnu"
-)
-"""The element types of tensors: those that torch kernels take."""
 ARITHMETIC = Arithmetic(ANY_ORDER, determinism="D4")
 """float32 or wider; an element is added up in one order, whatever the batch and the threads."""
 FAST = replace(
@@ -158,9 +154,9 @@ class CPUDevice(Device):
         return tuple(buffer.shape)
 
     def join(self, group: str, rank: int, size: int, address: str) -> None:
-        from .._torch.collective import GlooCommunicator
+        from .torch_kernels import GlooOfArrays
 
-        self.connect(group, GlooCommunicator(rank, size, address))
+        self.connect(group, GlooOfArrays(rank, size, address))
 
     def notes(self) -> tuple[str, ...]:
         return self._notes

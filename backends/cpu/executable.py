@@ -137,8 +137,9 @@ class ProgramBound(KernelBound):
         start = -address(self._arena) % 64
         self._arena = self._arena[start : start + program.arena]
         guard = executable.guard
-        for offset, size, kind in program.rooms if guard is not None else ():
-            guard.kept(Room(self._arena, offset, size, kind))
+        if guard is not None:
+            for offset, size, kind in program.rooms:
+                guard.kept(Room(self._arena, offset, size, kind))
         self._slots = (ctypes.c_int64 * program.slot_count)()
         self._slots[ARENA] = address(self._arena)
         self._sizes = (ctypes.c_int64 * max(program.size_count, 1))()

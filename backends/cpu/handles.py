@@ -13,9 +13,15 @@ from typing import Any
 import numpy as np
 
 from xinheng.core.hal import WeightPart
+from xinheng.core.ir.dtype import DTYPES
 from xinheng.core.schemes import scheme
 
 from .arrays import Array
+
+HELD = frozenset(
+    kind for kind in DTYPES.values() if (kind.bits >= 8 or kind.kind == "bool") and kind.name != "float8_e8m0fnu"
+)
+"""The element types of tensors: those that torch kernels take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +39,12 @@ class HostWeightPart:
     def of(cls, part: WeightPart) -> HostWeightPart:
         """A part as it lies in its file."""
         data, dense = np.ascontiguousarray(part.load()), scheme(part.scheme).dense
-        return cls(part.scheme, part.rows, data if dense is None else data.view(dense.numpy))
+        return cls(part.scheme, part.rows, data.view(dense.numpy) if dense in HELD else data)
 
     def unpack(self, start: int, stop: int, kind: Any) -> Array:
         """Rows start to stop as values [stop - start, columns] of float32 or float64."""
         rows = self.data[start:stop]
-        if scheme(self.scheme).dense is not None:
+        if self.data.dtype != np.uint8:
             return rows.astype(kind)
         return scheme(self.scheme).unpack(rows, kind)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from xinheng.core.hal import Device, Kernel, KernelRegistry
+from xinheng.core.hal import Communicator, Device, Kernel, KernelRegistry
 from xinheng.core.ir.dtype import from_numpy
 from xinheng.core.ir.graph import Node
 from xinheng.core.ops import OPSET, KVPages, LatentPages, SequenceSlots
@@ -24,6 +24,7 @@ from .._torch import (
     TorchWeight,
     TorchWeightPart,
 )
+from .._torch.collective import GlooCommunicator
 from .._torch.handles import DTYPES, NAMES
 from .._torch.kernels.collective import register_collectives
 from .._torch.kernels.movement import register_makers
@@ -40,8 +41,8 @@ _BITS = {1: np.uint8, 2: np.int16}
 _STATES = {KVPages: TorchPagedKV, LatentPages: TorchPagedLatent, SequenceSlots: TorchSequenceState}
 
 
-def torch_registry(device: Device) -> KernelRegistry:
-    """The torch kernels for host memory; they take tensors."""
+def torch_registry(device: Any) -> KernelRegistry:
+    """The torch kernels for host memory; they take tensors, and collectives those of the groups of `device`."""
     registry = KernelRegistry(TORCH_KERNELS)
     register_makers(registry, torch.device("cpu"))
     register_collectives(registry, device)
@@ -56,7 +57,7 @@ class TorchKernels(KernelRegistry):
     def __init__(self, device: CPUDevice) -> None:
         super().__init__()
         torch.set_num_threads(device.threads)
-        self._device, self._inner = device, torch_registry(device)
+        self._device, self._inner = device, torch_registry(_Groups(device))
         self._made: dict[str, list[Kernel]] = {}
 
     def candidates(self, op: str) -> list[Kernel]:
@@ -68,6 +69,32 @@ class TorchKernels(KernelRegistry):
 
     def ops(self) -> list[str]:
         return self._inner.ops()
+
+
+class _Groups:
+    """The groups of a device, whose ranks exchange arrays, as torch kernels want them."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def communicator(self, group: str) -> _Rank:
+        """The end of a group for tensors."""
+        return _Rank(self._device.communicator(group))
+
+
+class _Rank:
+    def __init__(self, inner: Communicator) -> None:
+        self._inner, self.rank = inner, inner.rank
+
+    def exchange(self, value: torch.Tensor, what: str) -> list[torch.Tensor]:
+        return [_tensor(other) for other in self._inner.exchange(array_of(value), what)]
+
+
+class GlooOfArrays(GlooCommunicator):
+    """Processes that reach each other through Gloo and exchange arrays."""
+
+    def exchange(self, value: Any, what: str) -> list[Any]:
+        return [array_of(other) for other in super().exchange(_tensor(value), what)]
 
 
 class _Bridge:

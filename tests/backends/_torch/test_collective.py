@@ -77,7 +77,7 @@ def _process(rank: int, address: str, results: Any) -> None:
     made = {kind: [x.astype(np.float64) for x in run(device, kind, rank)] for kind in ("float32", "bfloat16")}
     with_error = ""
     try:
-        device.communicator("tp").exchange(torch.zeros(2 + rank), "all_reduce")
+        device.communicator("tp").exchange(np.zeros(2 + rank, np.float32), "all_reduce")
     except DeviceError as error:
         with_error = str(error)
     results.put((rank, made, with_error))

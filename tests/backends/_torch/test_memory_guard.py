@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from xinheng.backends.cpu import CPUBackend
+from xinheng.backends.cpu.torch_device import TorchCPUDevice
 from xinheng.conformance.cases import find
 from xinheng.conformance.trial import Trial
-from xinheng.core.hal import BAND, Device, DeviceSpec, StateSpace
+from xinheng.core.hal import BAND, Device, DeviceOptions, StateSpace
 from xinheng.core.ir import paged_kv
 from xinheng.core.ir.dtype import bfloat16, float32, int32
 
 
 @pytest.fixture(scope="module")
 def cpu() -> Device:
-    return CPUBackend().open(DeviceSpec.parse("cpu:0"))
+    return TorchCPUDevice(DeviceOptions(), "torch kernels are what is tested")
 
 
 MADE: dict[str, Any] = {

@@ -15,9 +15,9 @@ from xinheng.backends.cpu.program import Planner
 from xinheng.conformance.checks.memory import canaries
 from xinheng.core import ops
 from xinheng.core.compiler import compile
-from xinheng.core.hal import BAND, DeviceOptions
-from xinheng.core.ir import Builder, Graph, TensorType
-from xinheng.core.ir.dtype import float32
+from xinheng.core.hal import BAND, DeviceOptions, StateSpace
+from xinheng.core.ir import Builder, Graph, TensorType, paged_kv
+from xinheng.core.ir.dtype import bfloat16, float32, int32
 
 
 @pytest.fixture
@@ -88,3 +88,25 @@ def test_only_watched_results_lie_apart(cpu: CPUDevice) -> None:
     assert len(watched.program.rooms) == 4
     assert watched.program.arena == 4 * (64 + 2 * BAND)
     assert outputs(watched.bind({}), cpu).keys() == {"y", "z"}  # watched when it was compiled, and no more
+
+
+def test_uploads_states_and_tensors_of_torch_are_guarded_while_somebody_watches(cpu: CPUDevice) -> None:
+    b = Builder("sum")
+    summed = compile(b.build(y=ops.sum(b.input("x", TensorType(float32, (2, 3))), axis=-1)), cpu)
+    assert summed.receipt.lines[0].kernel == "torch_sum"
+    with cpu.guard_memory() as guard:  # type: ignore[union-attr]
+        x = cpu.upload(np.ones(3, np.float32), bfloat16)
+        ids = cpu.upload(np.ones(3, np.int32), int32)
+        state = cpu.allocate_state(paged_kv(1, 4, 4, "float32"), StateSpace(2, 16))
+        assert not state.k.any() and not state.v.any()
+        made = summed.bind({})
+        made.run({"x": np.ones((2, 3), np.float32)}).wait()
+        assert cpu.download(made.outputs["y"]).tolist() == [3, 3]
+        assert guard.violations() == []
+        for address in (x.ctypes.data + 6, ids.ctypes.data - 4, state.v.ctypes.data - 16):
+            ctypes.memset(address, 0, 2)
+    assert guard.violations() == [
+        "memory behind a tensor bfloat16 [3] was written to",
+        "memory before a tensor int32 [3] was written to",
+        "memory before a tensor float32 [2, 16, 1, 4] was written to",
+    ]
