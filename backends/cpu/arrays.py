@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
 """A tensor of any element type."""
 
+_BITS: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int16)}
+
+
+def bits_type(kind: np.dtype[Any]) -> np.dtype[Any]:
+    """`kind`, or a type of numpy's own with as many bits if it is one of `ml_dtypes`, not all of which numpy describes."""
+    return kind if kind.isbuiltin == 1 else _BITS[kind.itemsize]
+
 
 def address(x: Array) -> int:
     """Where the first element lies."""
-    return int(x.ctypes.data)
+    plain = x if x.dtype.isbuiltin == 1 else x.view(_BITS[x.itemsize])
+    return plain.ctypes.data
 
 
 def strides(x: Array) -> tuple[int, ...]:

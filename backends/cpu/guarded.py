@@ -16,7 +16,7 @@ from xinheng.core.hal import BAND, MemoryGuard, Region, RegionGuard, canary
 from xinheng.core.ir.dtype import from_numpy
 from xinheng.core.ir.types import TensorType
 
-from .arrays import Array, strides
+from .arrays import Array, bits_type, strides
 
 
 class HostRegion(Region):
@@ -30,8 +30,8 @@ class HostRegion(Region):
         pattern = np.frombuffer(canary(kind), np.uint8)
         self._bytes = np.tile(pattern, inside + 2 * BAND // size)
         self._clean = np.tile(pattern, BAND // size)
-        values = self._bytes[BAND:].view(like.dtype)
-        self.array = as_strided(values, like.shape, [step * size for step in steps])
+        values = self._bytes[BAND:].view(bits_type(like.dtype))
+        self.array = as_strided(values, like.shape, [step * size for step in steps]).view(like.dtype)
         if filled:
             self.array[...] = like
 

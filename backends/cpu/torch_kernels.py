@@ -28,7 +28,7 @@ from .._torch.collective import GlooCommunicator
 from .._torch.handles import DTYPES, NAMES
 from .._torch.kernels.collective import register_collectives
 from .._torch.kernels.movement import register_makers
-from .arrays import Array
+from .arrays import Array, bits_type
 from .handles import HostWeight
 from .kernels.by_token import register_by_token
 from .kernels.unsigned import register_unsigned
@@ -36,8 +36,6 @@ from .kernels.unsigned import register_unsigned
 if TYPE_CHECKING:
     from .device import CPUDevice
 
-_BITS = {1: np.uint8, 2: np.int16}
-"""How numpy names the bits of floats that only `ml_dtypes` has."""
 _STATES = {KVPages: TorchPagedKV, LatentPages: TorchPagedLatent, SequenceSlots: TorchSequenceState}
 
 
@@ -139,14 +137,15 @@ def array_of(x: torch.Tensor) -> Array:
     """A tensor as an array in the same memory."""
     kind = NAMES[x.dtype].numpy
     bits = x.detach().resolve_neg().resolve_conj()
-    if kind.isbuiltin == 1:
+    if kind is bits_type(kind):
         plain: Array = bits.numpy()
         return plain
     return bits.view(torch.int16 if kind.itemsize == 2 else torch.uint8).numpy().view(kind)
 
 
 def _tensor(x: Array) -> torch.Tensor:
-    plain = x if x.dtype.isbuiltin == 1 else x.view(_BITS[x.dtype.itemsize])
+    bits = bits_type(x.dtype)
+    plain = x if bits is x.dtype else x.view(bits)
     if plain.flags.writeable:
         made = torch.from_numpy(plain)
     else:
