@@ -14,7 +14,7 @@ _BITS: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int16)}
 
 
 def bits_type(kind: np.dtype[Any]) -> np.dtype[Any]:
-    """`kind`, or a type of numpy's own with as many bits if it is one of `ml_dtypes`, not all of which numpy describes."""
+    """`kind`, or a type of numpy's own with as many bits if it is one of `ml_dtypes`: numpy does not describe all."""
     return kind if kind.isbuiltin == 1 else _BITS[kind.itemsize]
 
 
