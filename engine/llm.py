@@ -6,7 +6,6 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from xinheng.core.settings import RuntimeSettings
 from .engine import Delta, Engine, token_ids
 from .forced import forced_batch
 from .hub import Store, resolve
-from .loading import collector_paused, load_runner, peak_memory, threads_alternating
+from .loading import collector_paused, load_runner, peak_memory
 from .models import Model, open_model
 from .parallel import ParallelRunner
 from .request import RequestOutput, SamplingParams
@@ -62,16 +61,10 @@ class LLM:
         self._mail: dict[str, deque[Delta]] = {}
         self._closed = False
         start = time.perf_counter()
-        with collector_paused(), threads_alternating(), ThreadPoolExecutor(1) as other:
-            tokenizer = Future[Tokenizer]()
-
-            def beside(model: Model) -> None:
-                nonlocal tokenizer
-                tokenizer = other.submit(open_tokenizer, model)
-
-            runner = self._load(progress, beside)
+        with collector_paused():
+            runner = self._load(progress)
             try:
-                self.tokenizer = tokenizer.result()
+                self.tokenizer = open_tokenizer(self.model)
                 self.engine = Engine(runner, self.tokenizer, self.settings)
             except BaseException:
                 runner.close()
@@ -79,14 +72,12 @@ class LLM:
         self.info = runner.info
         self.load_seconds = time.perf_counter() - start
 
-    def _load(self, progress: Progress | None, beside: Callable[[Model], None]) -> RunnerHandle:
-        """The runner; `beside` is given the model before what takes the time."""
+    def _load(self, progress: Progress | None) -> RunnerHandle:
         parallel = self.settings.tensor_parallel_size > 1
         if parallel or self.settings.runner == "subprocess":
             self.model: Model = open_model(self.path)
-            beside(self.model)
             return (ParallelRunner if parallel else SubprocessRunner)(self.path, self.runtime, self.settings)
-        loaded = load_runner(self.path, self.runtime, self.settings, progress, beside=beside)
+        loaded = load_runner(self.path, self.runtime, self.settings, progress)
         self.model, self.model_runner, self.memory_baseline = loaded.model, loaded.runner, loaded.memory_before
         return InProcessRunner(self.model_runner)
 

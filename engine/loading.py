@@ -5,10 +5,9 @@ from __future__ import annotations
 import gc
 import resource
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from xinheng.core.certificate import Mode, require_certificate
@@ -69,17 +68,6 @@ class Loaded:
 
 
 @contextmanager
-def threads_alternating() -> Iterator[None]:
-    """Inside, a thread that comes back from native code waits 0.1 ms at most for one that runs Python, not 5."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-
-
-@contextmanager
 def collector_paused() -> Iterator[None]:
     """No search for cyclic garbage inside: loading makes many objects that stay, and next to none that do not."""
     running = gc.isenabled()
@@ -97,25 +85,14 @@ def load_runner(
     settings: EngineSettings,
     progress: Progress | None = None,
     seat: Seat | None = None,
-    beside: Callable[[Model], object] | None = None,
 ) -> Loaded:
-    """Open a device and the model at `path`, and make a runner of both; with a seat, of the shard of its rank.
-
-    `beside` is given the model when its weights begin to be loaded.
-    """
+    """Open a device and the model at `path`, and make a runner of both; with a seat, of the shard of its rank."""
     devices = open_devices(runtime, seat)
     before = resident_memory()
     model = open_model(path)
     shard = seat.shard if seat else WHOLE
     runner = ModelRunner(
-        model,
-        devices.main,
-        runtime,
-        settings,
-        fallback=devices.fallback,
-        progress=progress,
-        shard=shard,
-        beside=None if beside is None else partial(beside, model),
+        model, devices.main, runtime, settings, fallback=devices.fallback, progress=progress, shard=shard
     )
     return Loaded(model, runner, before)
 

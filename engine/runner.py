@@ -62,11 +62,8 @@ class ModelRunner:
         fallback: Device | None = None,
         progress: Progress | None = None,
         shard: Shard = WHOLE,
-        beside: Callable[[], object] | None = None,
     ) -> None:
         """Build, compile, load the weights and allocate the cache; of a shard, `device` must have joined the ranks.
-
-        `beside` is called when weights begin to be loaded: most of that time no Python runs, so other threads may.
 
         Raises:
             ModelError: the model does not fit its checkpoint.
@@ -81,8 +78,6 @@ class ModelRunner:
         tokens = settings.max_num_batched_tokens
         bounds = size_bounds(self.program.groups, settings, self.block_size, self.max_model_len)
         self.executable = compile(self.program.graph, device, bounds=bounds, fallback=fallback, numerics=numerics)
-        if beside is not None:
-            beside()
         self._load(model, progress)
         self.sampler = Sampler(device, self.config.vocab_size, tokens, fallback, numerics)
         self.info = self._info(runtime, kind.name)

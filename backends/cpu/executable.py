@@ -90,6 +90,7 @@ class CPUExecutable(KernelExecutable):
     def bind(self, buffers: Mapping[str, Buffer]) -> KernelBound:
         buffers = {name: self._packed(name, buffer) for name, buffer in buffers.items()}
         plain = super().bind(buffers)
+        self._slabs.settle()
         return plain if self.program is None else ProgramBound(self, self.program, plain, buffers)
 
     def _packed(self, name: str, buffer: Buffer) -> Buffer:
