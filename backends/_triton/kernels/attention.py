@@ -1,0 +1,341 @@
+"""Attention: over paged caches, for prompts and single tokens alike, over keys side by side, and over latents.
+
+A program has a tile of queries of one sequence that share a key head, and goes through the keys they see. Where that
+leaves most of a card idle, each run of `CHUNK` keys has a program, and a second kernel adds up what they found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from xinheng.core import ops
+
+from ..._torch.handles import TorchPagedKV, TorchPagedLatent
+from ..launch import launch, power, tiles
+from .registry import FLOATS, TRITON_KERNELS, readable
+from .scalar import narrow, product, tanh, widen
+from .softmax import exponential, finished, merged, sequence_of
+
+Tensor = torch.Tensor
+
+CHUNK = 512
+"""Keys whose sums are made by themselves."""
+BUSY = 256
+"""Programs that keep a card busy: with fewer, chunks have programs of their own."""
+WORKSPACE = 1 << 24
+"""Sums of chunks, in elements, that are worth their memory."""
+
+
+@triton.jit
+def attention_kernel(
+    q, q_rope, k, k_rope, v, out, lse, tops, totals, sums,
+    starts, lengths, key_starts, table, sinks, bias,
+    tokens, seqs, heads, k_dim, rope_dim, v_dim, size, table_step, bias_keys, scale, window, softcap,
+    k_block, k_place, k_head, v_block, v_place, v_head, r_block, r_place,
+    GROUP: tl.constexpr, PAGED: tl.constexpr, LATENT: tl.constexpr, SPLIT: tl.constexpr, CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, WIDE: tl.constexpr, CHUNK: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """A tile of queries over the keys of their sequence, or over one chunk of them where `SPLIT`.
+
+    q is [tokens, heads, k_dim]; keys lie in pages if `PAGED`, else at key_starts. `LATENT` keys are values too, and are
+    continued by k_rope for the logits.
+    """
+    BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
+    tile, kv_head = tl.program_id(0), tl.program_id(1)
+    s = sequence_of(starts, seqs, tile, BLOCK_Q)
+    begin = tl.load(starts + s).to(tl.int32)
+    end = tl.load(starts + s + 1, s < seqs, tokens).to(tl.int32)
+    first = (tile - begin // BLOCK_Q - s) * BLOCK_Q
+    if begin + first < end:
+        first_key = tl.zeros((), tl.int64)
+        if PAGED:
+            length = tl.load(lengths + s, s < seqs, 0).to(tl.int32)
+        else:
+            first_key = tl.load(key_starts + s, s < seqs, 0).to(tl.int64)
+            length = (tl.load(key_starts + s + 1, s < seqs, 0) - first_key).to(tl.int32)
+        row = tl.arange(0, BLOCK_M)
+        offset = first + row // GROUP
+        used = (row // GROUP < BLOCK_Q) & (begin + offset < end)
+        token = (begin + offset).to(tl.int64)
+        head = kv_head * GROUP + row % GROUP
+        position = length - (end - begin) + offset
+        line = token * heads + head
+        earliest = length - (end - begin) + first
+        latest = tl.minimum(earliest + BLOCK_Q, length) - 1
+        stop = latest + 1 if CAUSAL else length
+        stop = tl.where(latest >= 0, stop, 0)
+        start = tl.maximum(earliest - window + 1, 0) if WINDOW else 0
+        d, w = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
+        query = tl.load(q + line[:, None] * k_dim + d[None, :], used[:, None] & (d < k_dim)[None, :], 0.0)
+        if LATENT:
+            r = tl.arange(0, BLOCK_R)
+            turned = tl.load(
+                q_rope + line[:, None] * rope_dim + r[None, :], used[:, None] & (r < rope_dim)[None, :], 0.0
+            )
+        top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+        total = tl.zeros((BLOCK_M,), tl.float32)
+        made = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
+        chunk = tl.program_id(2) if SPLIT else start // CHUNK
+        last = chunk + 1 if SPLIT else (stop + CHUNK - 1) // CHUNK
+        while chunk < last:
+            chunk_top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+            chunk_total = tl.zeros((BLOCK_M,), tl.float32)
+            chunk_made = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
+            from_key = tl.maximum(chunk * CHUNK, start // BLOCK_N * BLOCK_N)
+            to_key = tl.minimum(chunk * CHUNK + CHUNK, stop)
+            for tile_start in range(from_key, to_key, BLOCK_N):
+                key = tile_start + tl.arange(0, BLOCK_N)
+                read = (key >= start) & (key < stop)
+                if PAGED:
+                    block = tl.load(table + s * table_step + key // size, read, 0).to(tl.int64)
+                    at_k = block * k_block + key % size * k_place
+                    at_v = block * v_block + key % size * v_place
+                else:
+                    at_k, at_v = (first_key + key) * k_place, (first_key + key) * v_place
+                keyed = tl.load(
+                    k + at_k[:, None] + kv_head * k_head + d[None, :], read[:, None] & (d < k_dim)[None, :], 0.0
+                )
+                logits = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+                if WIDE:
+                    logits = product(widen(query), tl.trans(widen(keyed)), logits)
+                else:
+                    logits = product(query, tl.trans(keyed), logits)
+                if LATENT:
+                    at_r = block * r_block + key % size * r_place
+                    rope = tl.load(k_rope + at_r[:, None] + r[None, :], read[:, None] & (r < rope_dim)[None, :], 0.0)
+                    if WIDE:
+                        logits = product(widen(turned), tl.trans(widen(rope)), logits)
+                    else:
+                        logits = product(turned, tl.trans(rope), logits)
+                logits *= scale
+                if SOFTCAP:
+                    logits = tanh(tl.div_rn(logits, softcap)) * softcap
+                visible = used[:, None] & read[None, :] & (position >= 0)[:, None]
+                if CAUSAL:
+                    visible = visible & (key[None, :] <= position[:, None])
+                if WINDOW:
+                    visible = visible & (position[:, None] - key[None, :] < window)
+                if bias is not None:
+                    logits += widen(tl.load(bias + line[:, None] * bias_keys + key[None, :], visible, 0.0))
+                logits = tl.where(visible, logits, float("-inf"))
+                highest = tl.maximum(chunk_top, tl.max(logits, 1))
+                kept = exponential(chunk_top, highest)
+                p = exponential(logits, highest[:, None])
+                chunk_total = chunk_total * kept + tl.sum(p, 1)
+                if LATENT:
+                    value = keyed
+                else:
+                    value = tl.load(
+                        v + at_v[:, None] + kv_head * v_head + w[None, :], read[:, None] & (w < v_dim)[None, :], 0.0
+                    )
+                chunk_made = chunk_made * kept[:, None]
+                if WIDE:
+                    chunk_made = product(p, widen(value), chunk_made)
+                else:
+                    chunk_made = product(narrow(p, value.dtype), value, chunk_made)
+                chunk_top = highest
+            top, total, made = merged(top, total, made, chunk_top, chunk_total, chunk_made)
+            chunk += 1
+        if SPLIT:
+            at = line * tl.num_programs(2) + tl.program_id(2)
+            tl.store(tops + at, top, used)
+            tl.store(totals + at, total, used)
+            there = (used & (top > float("-inf")))[:, None] & (w < v_dim)[None, :]
+            tl.store(sums + at[:, None] * v_dim + w[None, :], made, there)
+        else:
+            made, final = finished(top, total, made, sinks, head, used)
+            to = out + line[:, None] * v_dim + w[None, :]
+            tl.store(to, narrow(made, out.dtype.element_ty), used[:, None] & (w < v_dim)[None, :])
+            tl.store(lse + line, final, used)
+
+
+@triton.jit
+def combine_kernel(
+    tops, totals, sums, out, lse, sinks, lines, heads, v_dim, chunks, ROWS: tl.constexpr, BLOCK_V: tl.constexpr
+):
+    """What the programs of all chunks found, added up in the order of the chunks."""
+    line = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    used, w = line < lines, tl.arange(0, BLOCK_V)
+    top = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    made = tl.zeros((ROWS, BLOCK_V), tl.float32)
+    for chunk in range(chunks):
+        at = line * chunks + chunk
+        chunk_top = tl.load(tops + at, used, float("-inf"))
+        there = (chunk_top > float("-inf"))[:, None] & (w < v_dim)[None, :]
+        chunk_made = tl.load(sums + at[:, None] * v_dim + w[None, :], there, 0.0)
+        chunk_total = tl.load(totals + at, used, 0.0)
+        top, total, made = merged(top, total, made, chunk_top, chunk_total, chunk_made)
+    made, final = finished(top, total, made, sinks, (line % heads).to(tl.int32), used)
+    to = out + line[:, None] * v_dim + w[None, :]
+    tl.store(to, narrow(made, out.dtype.element_ty), used[:, None] & (w < v_dim)[None, :])
+    tl.store(lse + line, final, used)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Where keys and values are: pages [blocks, size, heads, width] with a table, or rows [keys, heads, width]."""
+
+    k: Tensor
+    v: Tensor
+    lengths: Tensor | None = None
+    table: Tensor | None = None
+    starts: Tensor | None = None
+    rope: Tensor | None = None
+
+    @property
+    def paged(self) -> bool:
+        return self.table is not None
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks the longest sequence can have."""
+        return tiles(self.table.shape[1] * self.k.shape[1], CHUNK) if self.table is not None else 1
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Strides by block, place and head of keys and values, and by block and place of rotary keys."""
+        for pages in (self.k, self.v):
+            if pages.stride(-1) != 1:
+                raise ValueError("keys and values must keep the elements of a head side by side")
+        lead = [x.stride()[:3] if self.paged else (0, *x.stride()[:2]) for x in (self.k, self.v)]
+        return *lead[0], *lead[1], *((0, 0) if self.rope is None else self.rope.stride()[:2])
+
+
+def _tile(wide: bool, k_dim: int, v_dim: int, group: int, latent: bool) -> dict[str, int]:
+    """Queries and keys that a program holds: the same for any number of either."""
+    width = max(k_dim, v_dim)
+    queries, keys = (16, 16) if latent or (wide and width > 128) else (16, 32) if wide else (64, 64)
+    if not wide and width > 128:
+        queries, keys = 16, 32
+    return {"BLOCK_M": power(group, queries), "BLOCK_N": keys, "num_stages": 1 if width > 128 or wide else 2}
+
+
+def attend(
+    q: Tensor,
+    keys: Keys,
+    query_start: Tensor,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    causal: bool = True,
+    q_rope: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attention of q [tokens, heads, k_dim]: outputs like q and log-sum-exps float32 [tokens, heads].
+
+    Raises:
+        ValueError: the elements of a head are not side by side in the cache.
+    """
+    (tokens, heads, k_dim), v_dim, latent = q.shape, keys.v.shape[-1], q_rope is not None
+    out = torch.empty((tokens, heads, v_dim), dtype=q.dtype, device=q.device)
+    lse = torch.empty((tokens, heads), dtype=torch.float32, device=q.device)
+    if not tokens:
+        return out, lse
+    kv_heads = keys.k.shape[-2]
+    group, seqs = heads // kv_heads, query_start.numel() - 1
+    wide = q.dtype is torch.float32 or keys.k.dtype is not q.dtype
+    tile = _tile(wide, k_dim, v_dim, group, latent)
+    stages = tile.pop("num_stages")
+    lines = tokens // (tile["BLOCK_M"] // group) + seqs + 1
+    chunks = keys.chunks
+    split = chunks > 1 and lines * kv_heads < BUSY and tokens * heads * chunks * v_dim <= WORKSPACE
+    tops, totals, sums = _workspace(q, tokens * heads * chunks, v_dim) if split else (None, None, None)
+    rope = 0 if q_rope is None else q_rope.shape[-1]
+    launch(
+        attention_kernel, (lines, kv_heads, chunks if split else 1), q.contiguous(),
+        None if q_rope is None else q_rope.contiguous(), keys.k, keys.rope, keys.v, out, lse, tops, totals, sums,
+        query_start.contiguous(), keys.lengths, keys.starts, keys.table, sinks,
+        None if bias is None else bias.contiguous(), tokens, seqs, heads, k_dim, rope, v_dim, keys.k.shape[1],
+        0 if keys.table is None else keys.table.stride(0), 0 if bias is None else bias.shape[-1], scale, window or 0,
+        softcap or 0.0, *keys.steps, GROUP=group, PAGED=keys.paged, LATENT=latent, SPLIT=split, CAUSAL=causal,
+        WINDOW=bool(window), SOFTCAP=bool(softcap), WIDE=wide, CHUNK=CHUNK, BLOCK_D=power(k_dim, 16),
+        BLOCK_R=power(rope, 16), BLOCK_V=power(v_dim, 16), stages=stages, **tile,
+    )  # fmt: skip
+    if split:
+        block = power(v_dim, 16)
+        rows = max(1, 512 // block)
+        launch(
+            combine_kernel, (tiles(tokens * heads, rows),), tops, totals, sums, out, lse, sinks, tokens * heads, heads,
+            v_dim, chunks, ROWS=rows, BLOCK_V=block,
+        )  # fmt: skip
+    return out, lse
+
+
+def _workspace(q: Tensor, count: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Room for the largest logit, the sum and the weighted values of each row and chunk."""
+
+    def room(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.float32, device=q.device)
+
+    return room(count), room(count), room(count, width)
+
+
+def _contiguous(*given: Tensor | None) -> tuple[Any, ...]:
+    return tuple(None if x is None else x.contiguous() for x in given)
+
+
+@TRITON_KERNELS.register(ops.paged_attention, name="triton_paged_attention", dtypes=FLOATS, when=readable)
+def paged_attention(
+    q: Tensor,
+    cache: TorchPagedKV,
+    query_start: Tensor,
+    seq_lens: Tensor,
+    block_table: Tensor,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    causal: bool = True,
+) -> tuple[Tensor, Tensor]:
+    lengths, table, sunk = _contiguous(seq_lens, block_table, sinks)
+    keys = Keys(cache.k, cache.v, lengths, table)
+    return attend(q, keys, query_start, sunk, bias, scale=scale, window=window, softcap=softcap, causal=causal)
+
+
+@TRITON_KERNELS.register(ops.sdpa_varlen, name="triton_sdpa_varlen", dtypes=FLOATS)
+def sdpa_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    query_start: Tensor,
+    key_start: Tensor,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    causal: bool = True,
+) -> tuple[Tensor, Tensor]:
+    keyed, valued, starts, sunk = _contiguous(k, v, key_start, sinks)
+    keys = Keys(keyed, valued, starts=starts)
+    return attend(q, keys, query_start, sunk, bias, scale=scale, window=window, softcap=softcap, causal=causal)
+
+
+@TRITON_KERNELS.register(ops.mla_attention, name="triton_mla_attention", dtypes=FLOATS, when=readable)
+def mla_attention(
+    q_latent: Tensor,
+    q_rope: Tensor,
+    cache: TorchPagedLatent,
+    query_start: Tensor,
+    seq_lens: Tensor,
+    block_table: Tensor,
+    *,
+    scale: float,
+    causal: bool = True,
+) -> tuple[Tensor, Tensor]:
+    lengths, table = _contiguous(seq_lens, block_table)
+    pages = cache.latent[:, :, None]
+    keys = Keys(pages, pages, lengths, table, rope=cache.rope)
+    return attend(q_latent, keys, query_start, scale=scale, causal=causal, q_rope=q_rope)

@@ -1,0 +1,58 @@
+"""What kernels of attention share: softmax over keys that come in tiles, and tiles in chunks.
+
+A chunk is a run of keys between fixed positions. Its sums are made by themselves and then added to those of the chunks
+before it, by whichever kernel: so it does not change a bit of the result whether one program goes through all chunks or
+each has a program of its own, nor how many queries a program has.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def exponential(x, top):
+    """e^(x - top), where a top of -inf stands for no key at all."""
+    return tl.exp(x - tl.where(top == float("-inf"), 0.0, top))
+
+
+@triton.jit
+def merged(top, total, sums, other_top, other_total, other_sums):
+    """Largest logits [rows], sums of exponentials [rows] and weighted values [rows, width] of two sets of keys."""
+    highest = tl.maximum(top, other_top)
+    mine, theirs = exponential(top, highest), exponential(other_top, highest)
+    return (
+        highest,
+        total * mine + other_total * theirs,
+        sums * mine[:, None] + other_sums * theirs[:, None],
+    )
+
+
+@triton.jit
+def finished(top, total, sums, sinks, head, used):
+    """Outputs and log-sum-exps; `sinks` add a logit without a value to rows that see a key."""
+    seen = top > float("-inf")
+    if sinks is not None:
+        sink = tl.load(sinks + head, used, 0.0).to(tl.float32)
+        highest = tl.maximum(top, sink)
+        mine = exponential(top, highest)
+        total = total * mine + exponential(sink, highest)
+        sums = sums * mine[:, None]
+        top = highest
+    safe = tl.where(seen, total, 1.0)
+    out = tl.where(seen[:, None], tl.div_rn(sums, safe[:, None] + tl.zeros_like(sums)), 0.0)
+    return out, tl.where(seen, top + tl.log(safe), float("-inf"))
+
+
+@triton.jit
+def sequence_of(starts, seqs, tile, BLOCK_Q: tl.constexpr):
+    """The sequence that a tile of queries belongs to; rows behind the last sequence form one more."""
+    low, high = 0, seqs + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(starts + middle).to(tl.int32) // BLOCK_Q + middle <= tile:
+            low = middle
+        else:
+            high = middle
+    return low

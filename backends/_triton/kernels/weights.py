@@ -1,0 +1,128 @@
+"""Reading weights: what kernels share to decode them, and the ops that look values up."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from xinheng.core import ops
+from xinheng.core.ir.dtype import DType
+
+from ..._torch.handles import DTYPES
+from ..launch import launch, power, tiles
+from ..planes import SUPER
+from ..weights import TritonPart, TritonWeight
+from .registry import TRITON_KERNELS
+from .scalar import narrow, widen
+
+Tensor = torch.Tensor
+
+SUPER_COLUMNS = tl.constexpr(SUPER)
+
+
+@triton.jit
+def float8(code):
+    """Bytes of float8_e4m3fn as float32: shifted to a float16 of 2^-8 their value, which every card has."""
+    bits = ((code & 0x80).to(tl.uint16) << 8) | ((code & 0x7F).to(tl.uint16) << 7)
+    value = bits.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+    return tl.where((code & 0x7F) == 0x7F, float("nan"), value)
+
+
+@triton.jit
+def code_at(codes, row, column, there, code_step, CODING: tl.constexpr, RUN: tl.constexpr):
+    """The codes at rows and columns as float32; those of four bits one by one."""
+    if CODING == "nibbles":
+        place = column % (2 * RUN)
+        byte = tl.load(codes + row * code_step + column // (2 * RUN) * RUN + place % RUN, there, 0)
+        code = tl.where(place < RUN, byte & 15, byte >> 4).to(tl.float32)
+    else:
+        raw = tl.load(codes + row * code_step + column, there, 0)
+        code = float8(raw) if CODING == "e4m3" else widen(raw) if CODING == "dense" else raw.to(tl.float32)
+    return code
+
+
+@triton.jit
+def decoded(
+    code, row, column, there, scale, outer, zero, low, outer_low, scale_step, outer_step,
+    CODING: tl.constexpr, GROUP: tl.constexpr, OFFSET: tl.constexpr,
+):  # fmt: skip
+    """s (q - z) - m of codes q at rows and columns, float32."""
+    if CODING == "dense":
+        return code
+    group = row * scale_step + (column // GROUP if GROUP > 0 else column * 0)
+    factor = tl.load(scale + group, there, 0.0)
+    factor = widen(factor) if factor.dtype.is_floating() else factor.to(tl.float32)
+    if outer is not None:
+        factor *= tl.load(outer + row * outer_step + column // SUPER_COLUMNS, there, 0.0).to(tl.float32)
+    if OFFSET != 0:
+        code -= OFFSET
+    if zero is not None:
+        code -= tl.load(zero + group, there, 0).to(tl.float32)
+    value = factor * code
+    if low is not None:
+        least = tl.load(low + group, there, 0.0).to(tl.float32)
+        if outer_low is not None:
+            least *= tl.load(outer_low + row * outer_step + column // SUPER_COLUMNS, there, 0.0).to(tl.float32)
+        value -= least
+    return value
+
+
+@triton.jit
+def expand_kernel(
+    codes, scale, outer, zero, low, outer_low, code_step, scale_step, outer_step, indices, out, count, rows, columns,
+    first, out_step,
+    CODING: tl.constexpr, GROUP: tl.constexpr, RUN: tl.constexpr, OFFSET: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Values of rows: all of them, or those at `indices` that lie from `first` on in this part."""
+    line = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    if indices is None:
+        row = line.to(tl.int64)
+    else:
+        row = tl.load(indices + line, line < count, -1).to(tl.int64) - first
+    there = (line < count) & (row >= 0) & (row < rows) & (column < columns)
+    code = code_at(codes, row, column, there, code_step, CODING, RUN)
+    value = decoded(
+        code, row, column, there, scale, outer, zero, low, outer_low, scale_step, outer_step, CODING, GROUP, OFFSET
+    )
+    tl.store(out + line.to(tl.int64) * out_step + column, narrow(value, out.dtype.element_ty), there)
+
+
+def _expand(part: TritonPart, indices: Tensor | None, out: Tensor, first: int) -> None:
+    count, block = out.shape[0], power(part.columns, 16, 1024)
+    height = max(1, 1024 // block)
+    launch(
+        expand_kernel, (tiles(count, height), tiles(part.columns, block)), *part.tensors, *part.steps, indices, out,
+        count, part.rows, part.columns, first, out.stride(0), ROWS=height, BLOCK=block, **part.constants,
+    )  # fmt: skip
+
+
+def expanded(part: TritonPart, indices: Tensor | None, kind: torch.dtype) -> Tensor:
+    """The values of a part, or of its rows at indices [count], as [rows or count, columns] of `kind`."""
+    count = part.rows if indices is None else indices.numel()
+    out = torch.empty((count, part.columns), dtype=kind, device=part.codes.device)
+    _expand(part, indices, out, 0)
+    return out
+
+
+@TRITON_KERNELS.register(ops.dequantize, name="triton_dequantize")
+def dequantize(weight: TritonWeight, *, dtype: DType) -> Tensor:
+    out = torch.empty(weight.shape, dtype=DTYPES[dtype], device=weight.parts[0].codes.device)
+    first = 0
+    for part in weight.parts:
+        _expand(part, None, out[first : first + part.rows], 0)
+        first += part.rows
+    return out
+
+
+@TRITON_KERNELS.register(ops.embedding, name="triton_embedding")
+def embedding(indices: Tensor, weight: TritonWeight, *, dtype: DType) -> Tensor:
+    flat = indices.reshape(-1).contiguous()
+    out = torch.empty((flat.numel(), weight.shape[1]), dtype=DTYPES[dtype], device=indices.device)
+    first = 0
+    for part in weight.parts:
+        _expand(part, flat, out, first)
+        first += part.rows
+    return out.reshape(*indices.shape, weight.shape[1])

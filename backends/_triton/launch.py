@@ -1,0 +1,46 @@
+"""Starting kernels: every launch of this package goes through one function, so that it can be watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+Watcher = Callable[[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]], None]
+"""Takes a kernel, its grid, its arguments, and its constants with num_warps and num_stages."""
+
+_WATCHERS: list[Watcher] = []
+
+
+def launch(
+    kernel: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 4, stages: int = 2, **constants: Any
+) -> None:
+    """Start a kernel on the current stream of the current device; nothing for an empty grid."""
+    if 0 in grid:
+        return
+    how = {"num_warps": warps, "num_stages": stages, **constants}
+    if _WATCHERS:
+        _WATCHERS[-1](kernel, grid, arguments, how)
+    else:
+        kernel[grid](*arguments, **how)
+
+
+@contextmanager
+def watched(watcher: Watcher) -> Iterator[None]:
+    """Hand launches to `watcher` instead of the device, for instance to compile ahead of time what they would need."""
+    _WATCHERS.append(watcher)
+    try:
+        yield
+    finally:
+        _WATCHERS.remove(watcher)
+
+
+def power(size: int, least: int = 1, most: int | None = None) -> int:
+    """The smallest power of two that is at least `size` and `least`, but no more than `most`."""
+    found = max(least, 1 << max(0, size - 1).bit_length())
+    return found if most is None else min(found, most)
+
+
+def tiles(size: int, tile: int) -> int:
+    """How many tiles cover a size."""
+    return -(-size // tile)
