@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 Watcher = Callable[[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]], None]
 """Takes a kernel, its grid, its arguments, and its constants with num_warps and num_stages."""
 
@@ -18,11 +20,13 @@ def launch(
     """Start a kernel on the current stream of the current device; nothing for an empty grid."""
     if 0 in grid:
         return
-    how = {"num_warps": warps, "num_stages": stages, **constants}
+    # products and sums are not fused behind our back, so that they round the same way in every kernel
+    how = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": False, **constants}
     if _WATCHERS:
         _WATCHERS[-1](kernel, grid, arguments, how)
     else:
-        kernel[grid](*arguments, **how)
+        with np.errstate(all="ignore"):  # the interpreter computes with numpy, which warns of what floats do
+            kernel[grid](*arguments, **how)
 
 
 @contextmanager

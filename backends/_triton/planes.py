@@ -1,7 +1,7 @@
 """Packed weights as planes: codes side by side in one tensor, scales in another, so that both are read in whole words.
 
-All packed schemes have the form s (q - z) - m with codes q of four or eight bits. s and m belong to a group of columns and
-are one number, or the product of one per group and one per 256 columns. Nothing is rounded: the values are those of
+All packed schemes have the form s (q - z) - m with codes q of four or eight bits. s and m belong to a group of columns
+and are one number, or the product of one per group and one per 256 columns. Nothing is rounded: the values are those of
 `Scheme.unpack`. Codes of two, three, five and six bits are kept as bytes.
 """
 
@@ -64,7 +64,7 @@ def _codes(blocks: Bytes) -> Bytes:
 
 
 def _fields(data: Bytes, bits: int, run: int) -> Bytes:
-    """Fields of bytes [..., n] in runs of bytes: the lowest fields of a run, then the next, as bytes [..., n 8 / bits]."""
+    """Fields of bytes [..., n] in runs: the lowest fields of a run, then the next, as bytes [..., n 8 / bits]."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     runs = data.reshape(*data.shape[:-1], -1, 1, run)
     return ((runs >> shifts) & np.uint8(2**bits - 1)).reshape(*data.shape[:-1], -1)

@@ -10,16 +10,18 @@ from typing import Any
 import torch
 
 from xinheng.core.hal import WeightPart, WeightSource
-from xinheng.core.ir.dtype import from_numpy
+from xinheng.core.ir.dtype import bfloat16, float16, float32, from_numpy
 from xinheng.core.schemes import scheme
 
-from .._torch.handles import DTYPES, TorchWeight
+from .._torch.handles import TorchWeight
 from .planes import SCHEMES, Planes, planes
 
 Tensor = torch.Tensor
 Upload = Callable[[Any, Any], Tensor]
 """Puts an array of a dtype on a device."""
 
+EIGHTS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+"""Dense schemes of eight bits, whose bytes kernels decode themselves."""
 CHUNK_BYTES = 1 << 26
 """Packed bytes that are laid out at a time."""
 
@@ -118,8 +120,10 @@ def prepared(source: WeightSource, upload: Upload) -> TritonWeight:
 
 def _part(part: WeightPart, columns: int, upload: Upload) -> TritonPart:
     data, dense = part.load(), scheme(part.scheme).dense
-    if dense is not None and dense in DTYPES and dense.is_float:
+    if dense in (float32, float16, bfloat16) and dense is not None:
         return TritonPart(part.scheme, part.rows, columns, "dense", upload(data.view(dense.numpy), dense))
+    if part.scheme in EIGHTS:
+        return TritonPart(part.scheme, part.rows, columns, EIGHTS[part.scheme], upload(data, from_numpy(data.dtype)))
     if part.scheme not in SCHEMES:
         values = scheme(part.scheme).unpack(data)
         return TritonPart(part.scheme, part.rows, columns, "dense", upload(values, from_numpy(values.dtype)))

@@ -8,9 +8,10 @@ from typing import ClassVar
 from xinheng.core.errors import DeviceError
 from xinheng.core.hal import Backend, Device, DeviceInfo, DeviceOptions, DeviceSpec, Finding
 
-from .stack import findings
+from .stack import OLDEST, findings, look, usable
 
 WORD = "interpreted"
+INTERPRETED = DeviceInfo(f"cuda:{WORD}", "Triton kernels, interpreted on the processor", emulated=True)
 
 
 class CUDABackend(Backend):
@@ -21,20 +22,37 @@ class CUDABackend(Backend):
     priority: ClassVar[int] = 50
 
     def probe(self) -> list[DeviceInfo]:
-        """The emulation where Triton is installed."""
-        emulated = [] if find_spec("torch") is None or find_spec("triton") is None else [INTERPRETED]
-        return emulated
+        stack, found = look(), []
+        if usable(stack) and stack.driver is not None and stack.torch:
+            software = f"driver {stack.driver.version}, CUDA {'.'.join(map(str, stack.torch))}"
+            for index, card in enumerate(stack.cards):
+                if card.capability >= OLDEST:
+                    found.append(DeviceInfo(f"cuda:{index}", card.name, card.memory, software))
+        if stack.torch is not None and stack.triton:
+            found.append(INTERPRETED)
+        return found
 
     def open(self, spec: DeviceSpec, options: DeviceOptions | None = None) -> Device:
+        if spec.runtime not in (None, "torch") or spec.word not in (None, WORD) or len(spec.ordinals) > 1:
+            raise DeviceError(f"device {spec} does not exist; there are cards such as cuda:0, and cuda:{WORD}")
         if spec.word == WORD:
             return _open_interpreted(options or DeviceOptions())
-        raise DeviceError(f"device {spec} cannot be opened")
+        stack, index = look(), spec.ordinals[0] if spec.ordinals else 0
+        spelled = f"cuda:{index}"
+        if not usable(stack):
+            told = "; ".join(f"{f.text}: {f.remedy}" for f in findings(stack))
+            raise DeviceError(f"device {spelled} cannot be opened: {told}")
+        if index >= len(stack.cards):
+            raise DeviceError(f"device {spelled} does not exist; this process sees {len(stack.cards)} cards")
+        if stack.cards[index].capability < OLDEST:
+            low = next(f for f in findings(stack) if f.text.startswith(f"{spelled} "))
+            raise DeviceError(f"device {spelled} cannot be opened: {low.text}; {low.remedy}")
+        from .device import CUDADevice
+
+        return CUDADevice(index, options or DeviceOptions())
 
     def diagnose(self) -> list[Finding]:
-        return findings()
-
-
-INTERPRETED = DeviceInfo(f"cuda:{WORD}", "the Triton kernels, interpreted on this processor", emulated=True)
+        return findings(look())
 
 
 def _open_interpreted(options: DeviceOptions) -> Device:

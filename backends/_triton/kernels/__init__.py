@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from . import attention, cache, contraction, gated, linear, norm, quantization, rotary, weights
+from . import (
+    attention,
+    cache,
+    contraction,
+    gated,
+    linear,
+    moe,
+    norm,
+    quantization,
+    rotary,
+    sampling,
+    weights,
+)
 from .registry import TRITON_KERNELS
 
 __all__ = [
@@ -12,8 +24,10 @@ __all__ = [
     "contraction",
     "gated",
     "linear",
+    "moe",
     "norm",
     "quantization",
     "rotary",
+    "sampling",
     "weights",
 ]

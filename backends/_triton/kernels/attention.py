@@ -19,7 +19,7 @@ from ..._torch.handles import TorchPagedKV, TorchPagedLatent
 from ..launch import launch, power, tiles
 from .registry import FLOATS, TRITON_KERNELS, readable
 from .scalar import narrow, product, tanh, widen
-from .softmax import exponential, finished, merged, sequence_of
+from .softmax import exponential, finished, merged, sequence_of, weighted
 
 Tensor = torch.Tensor
 
@@ -31,15 +31,15 @@ WORKSPACE = 1 << 24
 """Sums of chunks, in elements, that are worth their memory."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "seqs", "table_step", "bias_keys", "window"])
 def attention_kernel(
     q, q_rope, k, k_rope, v, out, lse, tops, totals, sums,
     starts, lengths, key_starts, table, sinks, bias,
     tokens, seqs, heads, k_dim, rope_dim, v_dim, size, table_step, bias_keys, scale, window, softcap,
     k_block, k_place, k_head, v_block, v_place, v_head, r_block, r_place,
     GROUP: tl.constexpr, PAGED: tl.constexpr, LATENT: tl.constexpr, SPLIT: tl.constexpr, CAUSAL: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, WIDE: tl.constexpr, CHUNK: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_V: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, WIDE: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """A tile of queries over the keys of their sequence, or over one chunk of them where `SPLIT`.
 
@@ -135,10 +135,7 @@ def attention_kernel(
                         v + at_v[:, None] + kv_head * v_head + w[None, :], read[:, None] & (w < v_dim)[None, :], 0.0
                     )
                 chunk_made = chunk_made * kept[:, None]
-                if WIDE:
-                    chunk_made = product(p, widen(value), chunk_made)
-                else:
-                    chunk_made = product(narrow(p, value.dtype), value, chunk_made)
+                chunk_made = weighted(p, widen(value) if WIDE else value, chunk_made, PARTS)
                 chunk_top = highest
             top, total, made = merged(top, total, made, chunk_top, chunk_total, chunk_made)
             chunk += 1
@@ -146,7 +143,7 @@ def attention_kernel(
             at = line * tl.num_programs(2) + tl.program_id(2)
             tl.store(tops + at, top, used)
             tl.store(totals + at, total, used)
-            there = (used & (top > float("-inf")))[:, None] & (w < v_dim)[None, :]
+            there = (used & (total != 0.0))[:, None] & (w < v_dim)[None, :]
             tl.store(sums + at[:, None] * v_dim + w[None, :], made, there)
         else:
             made, final = finished(top, total, made, sinks, head, used)
@@ -155,7 +152,7 @@ def attention_kernel(
             tl.store(lse + line, final, used)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["lines", "chunks"])
 def combine_kernel(
     tops, totals, sums, out, lse, sinks, lines, heads, v_dim, chunks, ROWS: tl.constexpr, BLOCK_V: tl.constexpr
 ):
@@ -168,9 +165,9 @@ def combine_kernel(
     for chunk in range(chunks):
         at = line * chunks + chunk
         chunk_top = tl.load(tops + at, used, float("-inf"))
-        there = (chunk_top > float("-inf"))[:, None] & (w < v_dim)[None, :]
-        chunk_made = tl.load(sums + at[:, None] * v_dim + w[None, :], there, 0.0)
         chunk_total = tl.load(totals + at, used, 0.0)
+        there = (chunk_total != 0.0)[:, None] & (w < v_dim)[None, :]
+        chunk_made = tl.load(sums + at[:, None] * v_dim + w[None, :], there, 0.0)
         top, total, made = merged(top, total, made, chunk_top, chunk_total, chunk_made)
     made, final = finished(top, total, made, sinks, (line % heads).to(tl.int32), used)
     to = out + line[:, None] * v_dim + w[None, :]
@@ -208,13 +205,15 @@ class Keys:
         return *lead[0], *lead[1], *((0, 0) if self.rope is None else self.rope.stride()[:2])
 
 
-def _tile(wide: bool, k_dim: int, v_dim: int, group: int, latent: bool) -> dict[str, int]:
-    """Queries and keys that a program holds: the same for any number of either."""
-    width = max(k_dim, v_dim)
-    queries, keys = (16, 16) if latent or (wide and width > 128) else (16, 32) if wide else (64, 64)
-    if not wide and width > 128:
-        queries, keys = 16, 32
-    return {"BLOCK_M": power(group, queries), "BLOCK_N": keys, "num_stages": 1 if width > 128 or wide else 2}
+def _tile(wide: bool, width: int, group: int, latent: bool) -> dict[str, int]:
+    """Queries and keys that a program holds, and its warps: the same for any number of either."""
+    queries, keys = (16, 16) if latent or (wide and width > 128) else (16, 32) if wide or width > 128 else (32, 64)
+    return {
+        "BLOCK_M": power(group, 64 if queries == 32 and width <= 64 else queries),
+        "BLOCK_N": keys,
+        "warps": 8 if latent else 4,
+        "stages": 1 if wide or width > 128 else 2,
+    }
 
 
 def attend(
@@ -229,8 +228,11 @@ def attend(
     softcap: float | None = None,
     causal: bool = True,
     q_rope: Tensor | None = None,
+    exact: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Attention of q [tokens, heads, k_dim]: outputs like q and log-sum-exps float32 [tokens, heads].
+
+    `exact` keeps all bits of exponentials where they meet values of bfloat16, so that long sums have much closer bounds.
 
     Raises:
         ValueError: the elements of a head are not side by side in the cache.
@@ -243,13 +245,15 @@ def attend(
     kv_heads = keys.k.shape[-2]
     group, seqs = heads // kv_heads, query_start.numel() - 1
     wide = q.dtype is torch.float32 or keys.k.dtype is not q.dtype
-    tile = _tile(wide, k_dim, v_dim, group, latent)
-    stages = tile.pop("num_stages")
+    tile = _tile(wide, max(k_dim, v_dim), group, latent)
     lines = tokens // (tile["BLOCK_M"] // group) + seqs + 1
     chunks = keys.chunks
     split = chunks > 1 and lines * kv_heads < BUSY and tokens * heads * chunks * v_dim <= WORKSPACE
     tops, totals, sums = _workspace(q, tokens * heads * chunks, v_dim) if split else (None, None, None)
-    rope = 0 if q_rope is None else q_rope.shape[-1]
+    rope, parts = (
+        0 if q_rope is None else q_rope.shape[-1],
+        3 if exact and q.dtype is torch.bfloat16 and not wide else 1,
+    )
     launch(
         attention_kernel, (lines, kv_heads, chunks if split else 1), q.contiguous(),
         None if q_rope is None else q_rope.contiguous(), keys.k, keys.rope, keys.v, out, lse, tops, totals, sums,
@@ -257,8 +261,8 @@ def attend(
         None if bias is None else bias.contiguous(), tokens, seqs, heads, k_dim, rope, v_dim, keys.k.shape[1],
         0 if keys.table is None else keys.table.stride(0), 0 if bias is None else bias.shape[-1], scale, window or 0,
         softcap or 0.0, *keys.steps, GROUP=group, PAGED=keys.paged, LATENT=latent, SPLIT=split, CAUSAL=causal,
-        WINDOW=bool(window), SOFTCAP=bool(softcap), WIDE=wide, CHUNK=CHUNK, BLOCK_D=power(k_dim, 16),
-        BLOCK_R=power(rope, 16), BLOCK_V=power(v_dim, 16), stages=stages, **tile,
+        WINDOW=bool(window), SOFTCAP=bool(softcap), WIDE=wide, PARTS=parts, CHUNK=CHUNK, BLOCK_D=power(k_dim, 16),
+        BLOCK_R=power(rope, 16), BLOCK_V=power(v_dim, 16), **tile,
     )  # fmt: skip
     if split:
         block = power(v_dim, 16)

@@ -34,7 +34,7 @@ def write_kernel(
 
 @triton.jit
 def latent_kernel(
-    kv, weight, cos, sin, latents, ropes, slots, size, dim, rope, half, eps,
+    kv, weight, cos, sin, latents, ropes, slots, dim, rope, half, eps,
     INTERLEAVED: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, ROPE: tl.constexpr,
 ):  # fmt: skip
     """The latent of a token normed, its rotary key turned, both into the slot of the token."""
@@ -102,7 +102,7 @@ def kv_norm_rope_cache(
     rope = kv.shape[1] - dim
     given = (x.contiguous() for x in (kv, weight, cos, sin))
     launch(
-        latent_kernel, (kv.shape[0],), *given, cache.latent, cache.rope, slots.contiguous(), cache.latent.shape[1], dim,
-        rope, half, eps, INTERLEAVED=interleaved, DIM=power(dim, 16), HALF=power(half, 1), ROPE=power(rope - 2 * half, 1),
+        latent_kernel, (kv.shape[0],), *given, cache.latent, cache.rope, slots.contiguous(), dim, rope, half, eps,
+        INTERLEAVED=interleaved, DIM=power(dim, 16), HALF=power(half), ROPE=power(rope - 2 * half),
     )  # fmt: skip
     return cache

@@ -19,7 +19,7 @@ from .weights import float8
 Tensor = torch.Tensor
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def matmul_kernel(
     a, b, out, rows, columns, terms, a_batch, a_row, a_column, b_batch, b_row, b_column, out_batch,
     KIND: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -90,7 +90,7 @@ def int_matmul(a: Tensor, b: Tensor) -> Tensor:
     return _multiply(a, b, torch.int32, "byte")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def quant_matmul_kernel(
     x, weight, x_scale, weight_scale, bias, out, rows, columns, terms,
     CODING: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,

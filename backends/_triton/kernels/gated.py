@@ -29,7 +29,7 @@ def activated(gate, ACTIVATION: tl.constexpr):
     return 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["size"])
 def gated_kernel(gate, up, out, size, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
     """Activation of gate times up, element by element."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -39,7 +39,7 @@ def gated_kernel(gate, up, out, size, ACTIVATION: tl.constexpr, BLOCK: tl.conste
     tl.store(out + at, narrow(a * b, out.dtype.element_ty), there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def gated_quant_kernel(gate, up, out, scale, rows, width, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """silu(gate) up as codes of eight bits, with a scale per row."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)

@@ -44,7 +44,7 @@ def matched(x, weight, total, WIDE: tl.constexpr):
     return product(x, tl.trans(narrow(weight, x.dtype)), total)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "groups", "choices"])
 def linear_kernel(
     x, codes, scale, outer, zero, low, outer_low, bias, out, starts, taken,
     code_step, scale_step, outer_step, count, rows, columns, groups, choices, x_step, x_head, out_step, out_head,
@@ -53,8 +53,8 @@ def linear_kernel(
 ):  # fmt: skip
     """A tile of [count, columns] times the transpose of [rows, columns].
 
-    With `starts` [groups + 1] the rows of x belong to groups, each with `rows` rows of the weight; with `taken` row i is
-    row taken[i] // choices of x. The third axis of the grid are heads with weights of their own.
+    With `starts` [groups + 1] the rows of x belong to groups, each with `rows` rows of the weight; with `taken` row i
+    is row taken[i] // choices of x. The third axis of the grid are heads with weights of their own.
     """
     tile, head = tl.program_id(0), tl.program_id(2).to(tl.int64)
     begin, end, group = 0, count, head
@@ -84,7 +84,7 @@ def linear_kernel(
                     code = ((raw >> (4 * half)) & 15).to(tl.float32)
                     weight = decoded(
                         code, row, column, there, scale, outer, zero, low, outer_low, scale_step, outer_step,
-                        CODING, GROUP, OFFSET,
+                        GROUP, OFFSET,
                     )  # fmt: skip
                     part = tl.load(at + column, used[:, None] & (column < columns), 0.0)
                     total = matched(part, weight, total, WIDE)
@@ -100,7 +100,7 @@ def linear_kernel(
                     code = code_at(codes, row, column, there, code_step, CODING, RUN)
                     weight = decoded(
                         code, row, column, there, scale, outer, zero, low, outer_low, scale_step, outer_step,
-                        CODING, GROUP, OFFSET,
+                        GROUP, OFFSET,
                     )  # fmt: skip
                     total = matched(part, weight, total, WIDE)
         if bias is not None:
@@ -109,7 +109,7 @@ def linear_kernel(
         tl.store(to, narrow(total, out.dtype.element_ty), used[:, None] & (place < rows)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def transposed_kernel(
     x, codes, scale, outer, zero, low, outer_low, out,
     code_step, scale_step, outer_step, count, rows, columns, x_step, x_head, out_step, out_head,
@@ -127,7 +127,7 @@ def transposed_kernel(
         there = (place < rows) & (column < columns)
         code = code_at(codes, row, column, there, code_step, CODING, RUN)
         weight = decoded(
-            code, row, column, there, scale, outer, zero, low, outer_low, scale_step, outer_step, CODING, GROUP, OFFSET
+            code, row, column, there, scale, outer, zero, low, outer_low, scale_step, outer_step, GROUP, OFFSET
         )
         at = x + head * x_head + line.to(tl.int64)[:, None] * x_step + place
         part = tl.load(at, (line < count)[:, None] & (place < rows), 0.0)
@@ -198,8 +198,8 @@ def batched_linear(x: Tensor, weight: TritonWeight, *, transposed: bool = False)
         )  # fmt: skip
     else:
         launch(
-            linear_kernel, grid, whole, *part.tensors, None, out, None, None, *part.steps, count, rows, columns, heads, 1,
-            *steps, **part.constants, **how,
+            linear_kernel, grid, whole, *part.tensors, None, out, None, None, *part.steps, count, rows, columns, heads,
+            1, *steps, **part.constants, **how,
         )  # fmt: skip
     return out
 

@@ -17,7 +17,7 @@ from .scalar import inverse_root, narrow, nearest, widen
 Tensor = torch.Tensor
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def rms_norm_kernel(
     x,
     residual,
@@ -78,7 +78,7 @@ def rms_norm_kernel(
             tl.store(out + base + column[None, :], code.to(tl.int8), there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def layer_norm_kernel(x, weight, bias, out, rows, width, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Rows of x less their mean, divided by the root of the mean square of that."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)

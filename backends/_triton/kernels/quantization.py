@@ -32,7 +32,7 @@ def eight_bit(node: Node) -> bool | str:
     return node.attributes["dtype"] is int8 or f"makes codes of int8, not of {node.attributes['dtype']}"
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def dynamic_quant_kernel(x, out, scale, rows, width, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Rows as codes of eight bits, with a scale each."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)

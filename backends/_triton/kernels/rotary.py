@@ -21,7 +21,7 @@ def turned(a, b, cos, sin):
     return a * cos - b * sin, b * cos + a * sin
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pairs"])
 def rotary_kernel(
     x, cos, sin, out, pairs, heads, width, half,
     INTERLEAVED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr,

@@ -11,8 +11,8 @@ import triton.language as tl
 from triton import knobs
 
 INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
-"""The interpreter cuts off what bfloat16 has no bits for, and multiplies matrices of its bit patterns as integers: there
-the functions below do with bits what cards do in one instruction, to the same numbers."""
+"""The interpreter cuts off what bfloat16 has no bits for, and multiplies its bit patterns as if they were integers;
+the functions below then do with bits what cards do in one instruction, to the same numbers."""
 
 
 @triton.jit

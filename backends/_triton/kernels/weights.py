@@ -38,17 +38,24 @@ def code_at(codes, row, column, there, code_step, CODING: tl.constexpr, RUN: tl.
         code = tl.where(place < RUN, byte & 15, byte >> 4).to(tl.float32)
     else:
         raw = tl.load(codes + row * code_step + column, there, 0)
-        code = float8(raw) if CODING == "e4m3" else widen(raw) if CODING == "dense" else raw.to(tl.float32)
+        if CODING == "e4m3":
+            code = float8(raw)
+        elif CODING == "e5m2":
+            code = (raw.to(tl.uint16) << 8).to(tl.float16, bitcast=True).to(tl.float32)
+        elif CODING == "dense":
+            code = widen(raw)
+        else:
+            code = raw.to(tl.float32)
     return code
 
 
 @triton.jit
 def decoded(
     code, row, column, there, scale, outer, zero, low, outer_low, scale_step, outer_step,
-    CODING: tl.constexpr, GROUP: tl.constexpr, OFFSET: tl.constexpr,
+    GROUP: tl.constexpr, OFFSET: tl.constexpr,
 ):  # fmt: skip
-    """s (q - z) - m of codes q at rows and columns, float32."""
-    if CODING == "dense":
+    """s (q - z) - m of codes q at rows and columns, float32; the codes themselves where there are no scales."""
+    if scale is None:
         return code
     group = row * scale_step + (column // GROUP if GROUP > 0 else column * 0)
     factor = tl.load(scale + group, there, 0.0)
@@ -68,7 +75,7 @@ def decoded(
     return value
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "first"])
 def expand_kernel(
     codes, scale, outer, zero, low, outer_low, code_step, scale_step, outer_step, indices, out, count, rows, columns,
     first, out_step,
@@ -78,15 +85,12 @@ def expand_kernel(
     """Values of rows: all of them, or those at `indices` that lie from `first` on in this part."""
     line = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    if indices is None:
-        row = line.to(tl.int64)
-    else:
+    row = line.to(tl.int64)
+    if indices is not None:
         row = tl.load(indices + line, line < count, -1).to(tl.int64) - first
     there = (line < count) & (row >= 0) & (row < rows) & (column < columns)
     code = code_at(codes, row, column, there, code_step, CODING, RUN)
-    value = decoded(
-        code, row, column, there, scale, outer, zero, low, outer_low, scale_step, outer_step, CODING, GROUP, OFFSET
-    )
+    value = decoded(code, row, column, there, scale, outer, zero, low, outer_low, scale_step, outer_step, GROUP, OFFSET)
     tl.store(out + line.to(tl.int64) * out_step + column, narrow(value, out.dtype.element_ty), there)
 
 
