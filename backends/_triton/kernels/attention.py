@@ -18,7 +18,7 @@ from xinheng.core import ops
 from ..._torch.handles import TorchPagedKV, TorchPagedLatent
 from ..launch import launch, power, tiles
 from .registry import FLOATS, TRITON_KERNELS, readable
-from .scalar import narrow, product, tanh, widen
+from .scalar import max_of, narrow, product, sum_of, tanh, widen
 from .softmax import exponential, finished, merged, sequence_of, weighted
 
 Tensor = torch.Tensor
@@ -53,7 +53,7 @@ def attention_kernel(
     end = tl.load(starts + s + 1, s < seqs, tokens).to(tl.int32)
     first = (tile - begin // BLOCK_Q - s) * BLOCK_Q
     if begin + first < end:
-        first_key = tl.zeros((), tl.int64)
+        first_key = tl.full((), 0, tl.int64)
         if PAGED:
             length = tl.load(lengths + s, s < seqs, 0).to(tl.int32)
         else:
@@ -79,14 +79,14 @@ def attention_kernel(
                 q_rope + line[:, None] * rope_dim + r[None, :], used[:, None] & (r < rope_dim)[None, :], 0.0
             )
         top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-        total = tl.zeros((BLOCK_M,), tl.float32)
-        made = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
+        total = tl.full((BLOCK_M,), 0, tl.float32)
+        made = tl.full((BLOCK_M, BLOCK_V), 0, tl.float32)
         chunk = tl.program_id(2) if SPLIT else start // CHUNK
         last = chunk + 1 if SPLIT else (stop + CHUNK - 1) // CHUNK
         while chunk < last:
             chunk_top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-            chunk_total = tl.zeros((BLOCK_M,), tl.float32)
-            chunk_made = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
+            chunk_total = tl.full((BLOCK_M,), 0, tl.float32)
+            chunk_made = tl.full((BLOCK_M, BLOCK_V), 0, tl.float32)
             from_key = tl.maximum(chunk * CHUNK, start // BLOCK_N * BLOCK_N)
             to_key = tl.minimum(chunk * CHUNK + CHUNK, stop)
             for tile_start in range(from_key, to_key, BLOCK_N):
@@ -101,7 +101,7 @@ def attention_kernel(
                 keyed = tl.load(
                     k + at_k[:, None] + kv_head * k_head + d[None, :], read[:, None] & (d < k_dim)[None, :], 0.0
                 )
-                logits = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+                logits = tl.full((BLOCK_M, BLOCK_N), 0, tl.float32)
                 if WIDE:
                     logits = product(widen(query), tl.trans(widen(keyed)), logits)
                 else:
@@ -124,10 +124,10 @@ def attention_kernel(
                 if bias is not None:
                     logits += widen(tl.load(bias + line[:, None] * bias_keys + key[None, :], visible, 0.0))
                 logits = tl.where(visible, logits, float("-inf"))
-                highest = tl.maximum(chunk_top, tl.max(logits, 1))
+                highest = tl.maximum(chunk_top, max_of(logits, 1))
                 kept = exponential(chunk_top, highest)
                 p = exponential(logits, highest[:, None])
-                chunk_total = chunk_total * kept + tl.sum(p, 1)
+                chunk_total = chunk_total * kept + sum_of(p, 1)
                 if LATENT:
                     value = keyed
                 else:
@@ -160,8 +160,8 @@ def combine_kernel(
     line = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     used, w = line < lines, tl.arange(0, BLOCK_V)
     top = tl.full((ROWS,), float("-inf"), tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    made = tl.zeros((ROWS, BLOCK_V), tl.float32)
+    total = tl.full((ROWS,), 0, tl.float32)
+    made = tl.full((ROWS, BLOCK_V), 0, tl.float32)
     for chunk in range(chunks):
         at = line * chunks + chunk
         chunk_top = tl.load(tops + at, used, float("-inf"))
@@ -207,7 +207,7 @@ class Keys:
 
 def _tile(wide: bool, width: int, group: int, latent: bool) -> dict[str, int]:
     """Queries and keys that a program holds, and its warps: the same for any number of either."""
-    queries, keys = (16, 16) if latent or (wide and width > 128) else (16, 32) if wide or width > 128 else (32, 64)
+    queries, keys = (16, 16) if latent or (wide and width > 128) else (16, 32) if wide or width > 128 else (32, 32)
     return {
         "BLOCK_M": power(group, 64 if queries == 32 and width <= 64 else queries),
         "BLOCK_N": keys,
@@ -232,7 +232,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Attention of q [tokens, heads, k_dim]: outputs like q and log-sum-exps float32 [tokens, heads].
 
-    `exact` keeps all bits of exponentials where they meet values of bfloat16, so that long sums have much closer bounds.
+    `exact` keeps all bits of exponentials where they meet values of bfloat16, and so long sums have closer bounds.
 
     Raises:
         ValueError: the elements of a head are not side by side in the cache.

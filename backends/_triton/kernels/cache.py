@@ -12,7 +12,7 @@ from ..._torch.handles import TorchPagedKV, TorchPagedLatent
 from ..launch import launch, power
 from .registry import FLOATS, TRITON_KERNELS, readable
 from .rotary import turned
-from .scalar import inverse_root, narrow, widen
+from .scalar import inverse_root, narrow, sum_of, widen
 
 Tensor = torch.Tensor
 
@@ -43,7 +43,7 @@ def latent_kernel(
     if slot >= 0:
         row, column = kv + token * (dim + rope), tl.arange(0, DIM)
         value = widen(tl.load(row + column, column < dim, 0.0))
-        factor = inverse_root(tl.div_rn(tl.sum(value * value, 0), dim.to(tl.float32)) + eps)
+        factor = inverse_root(tl.div_rn(sum_of(value * value, 0), dim.to(tl.float32)) + eps)
         normed = value * factor * widen(tl.load(weight + column, column < dim, 0.0))
         tl.store(latents + slot * dim + column, narrow(normed, latents.dtype.element_ty), column < dim)
         pair = tl.arange(0, HALF)

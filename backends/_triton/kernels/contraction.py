@@ -13,7 +13,7 @@ from xinheng.core.ir.graph import Node
 from ..._torch.handles import DTYPES
 from ..launch import launch, tiles
 from .registry import FLOATS, TRITON_KERNELS
-from .scalar import narrow, product, widen
+from .scalar import narrow, product, sum_of, widen
 from .weights import float8
 
 Tensor = torch.Tensor
@@ -28,7 +28,7 @@ def matmul_kernel(
     batch = tl.program_id(2).to(tl.int64)
     line = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     place = (tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32 if KIND == "float" else out.dtype.element_ty)
+    total = tl.full((BLOCK_M, BLOCK_N), 0, tl.float32 if KIND == "float" else out.dtype.element_ty)
     for start in range(0, terms, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
         left = tl.load(
@@ -43,11 +43,11 @@ def matmul_kernel(
             total = product(left, right, total)
         elif KIND == "byte":
             # bytes are float16 numbers, and float32 holds sums of so many of their products
-            none = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            none = tl.full((BLOCK_M, BLOCK_N), 0, tl.float32)
             total += product(left.to(tl.float16), right.to(tl.float16), none).to(tl.int32)
         else:
             wide = left.to(out.dtype.element_ty)[:, :, None] * right.to(out.dtype.element_ty)[None, :, :]
-            total += tl.sum(wide, 1).to(out.dtype.element_ty)
+            total += sum_of(wide, 1).to(out.dtype.element_ty)
     made = narrow(total, out.dtype.element_ty) if KIND == "float" else total
     to = out + batch * out_batch + line[:, None] * columns + place[None, :]
     tl.store(to, made, (line < rows)[:, None] & (place < columns)[None, :])
@@ -98,7 +98,7 @@ def quant_matmul_kernel(
     """A tile of codes times the transpose of codes, scaled by row and by column; `CODING` is int8, e4m3 or e5m2."""
     line = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     place = (tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.int32 if CODING == "int8" else tl.float32)
+    total = tl.full((BLOCK_M, BLOCK_N), 0, tl.int32 if CODING == "int8" else tl.float32)
     for start in range(0, terms, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
         left = tl.load(x + line[:, None] * terms + k[None, :], (line < rows)[:, None] & (k < terms)[None, :], 0)

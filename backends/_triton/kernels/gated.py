@@ -12,12 +12,12 @@ from xinheng.core.ir.dtype import DType, int8
 from ..launch import launch, power, tiles
 from .quantization import eight_bit, rows_of
 from .registry import FLOATS, TRITON_KERNELS
-from .scalar import narrow, nearest, sigmoid, silu, widen
+from .scalar import device, max_of, narrow, nearest, sigmoid, silu, widen
 
 Tensor = torch.Tensor
 
 
-@triton.jit
+@device
 def activated(gate, ACTIVATION: tl.constexpr):
     """silu, gelu by erf, or gelu by tanh of float32 numbers."""
     if ACTIVATION == "silu":
@@ -44,13 +44,13 @@ def gated_quant_kernel(gate, up, out, scale, rows, width, ROWS: tl.constexpr, BL
     """silu(gate) up as codes of eight bits, with a scale per row."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     base = row.to(tl.int64)[:, None] * width
-    top = tl.zeros((ROWS, BLOCK), tl.float32)
+    top = tl.full((ROWS, BLOCK), 0, tl.float32)
     for start in range(0, width, BLOCK):
         column = start + tl.arange(0, BLOCK)
         there = (row < rows)[:, None] & (column < width)[None, :]
         a = silu(widen(tl.load(gate + base + column[None, :], there, 0.0)))
         top = tl.maximum(top, tl.abs(a * widen(tl.load(up + base + column[None, :], there, 0.0))))
-    highest = tl.max(top, 1)
+    highest = max_of(top, 1)
     divisor = tl.where(highest > 0, tl.div_rn(highest, 127.0), 1.0)
     tl.store(scale + row, divisor, row < rows)
     for start in range(0, width, BLOCK):

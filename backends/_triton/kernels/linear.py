@@ -17,13 +17,13 @@ from xinheng.core.ir.types import WeightType
 from ..launch import launch, tiles
 from ..weights import TritonPart, TritonWeight
 from .registry import FLOATS, TRITON_KERNELS
-from .scalar import narrow, product, widen
+from .scalar import device, narrow, product, widen
 from .weights import code_at, decoded
 
 Tensor = torch.Tensor
 
 
-@triton.jit
+@device
 def group_of(starts, groups, tile, BLOCK_M: tl.constexpr):
     """The group that the tile belongs to: groups follow each other in tiles of their own, one more than they fill."""
     low, high = 0, groups
@@ -36,7 +36,7 @@ def group_of(starts, groups, tile, BLOCK_M: tl.constexpr):
     return low
 
 
-@triton.jit
+@device
 def matched(x, weight, total, WIDE: tl.constexpr):
     """total plus a tile of x times the transpose of a tile of a weight, in the dtype of x unless `WIDE`."""
     if WIDE:
@@ -72,7 +72,7 @@ def linear_kernel(
         place = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
         row = group * rows + place[:, None].to(tl.int64)
         inside = (place < rows)[:, None]
-        total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        total = tl.full((BLOCK_M, BLOCK_N), 0, tl.float32)
         if CODING == "nibbles":
             for start in range(0, columns // 2, BLOCK_K):
                 byte = start + tl.arange(0, BLOCK_K)
@@ -120,7 +120,7 @@ def transposed_kernel(
     head = tl.program_id(2).to(tl.int64)
     line = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = (tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N))[:, None]
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    total = tl.full((BLOCK_M, BLOCK_N), 0, tl.float32)
     for start in range(0, rows, BLOCK_K):
         place = (start + tl.arange(0, BLOCK_K))[None, :]
         row = head * rows + place.to(tl.int64)

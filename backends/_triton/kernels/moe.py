@@ -13,7 +13,7 @@ from ..weights import TritonWeight
 from .gated import gated
 from .linear import multiply, one_part, starts_of
 from .registry import FLOATS, TRITON_KERNELS
-from .scalar import exp, narrow, sigmoid, widen
+from .scalar import device, exp, max_of, min_of, narrow, sigmoid, sum_of, widen
 
 Tensor = torch.Tensor
 
@@ -21,12 +21,10 @@ NOTHING = tl.constexpr(-3.0e38)
 """Less than any choice: what has been taken, or stands for no expert."""
 
 
-@triton.jit
-def largest(x, index):
-    """The largest element of each row and its place, the lowest of equal ones."""
-    best = tl.max(x, 1)
-    place = tl.min(tl.where(x == best[:, None], index, 2147483647), 1)
-    return best, place
+@device
+def first_of(x, best, index):
+    """The place of an element in each row, the lowest of equal ones."""
+    return min_of(tl.where(x == best[:, None], index, 2147483647), 1)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -43,9 +41,9 @@ def gating_kernel(
     if SIGMOID:
         scores = tl.where(there, sigmoid(x), 0.0)
     else:
-        top = tl.max(tl.where(there, x, NOTHING), 1)[:, None]
+        top = max_of(tl.where(there, x, NOTHING), 1)[:, None]
         p = tl.where(there, exp(x - top), 0.0)
-        scores = tl.div_rn(p, tl.sum(p, 1)[:, None] + tl.zeros_like(p))
+        scores = tl.div_rn(p, sum_of(p, 1)[:, None])
     choice = scores
     if bias is not None:
         choice += widen(tl.load(bias + expert, expert < experts, 0.0))
@@ -56,28 +54,28 @@ def gating_kernel(
         values = tl.full((ROWS, BLOCK_G), NOTHING, tl.float32)
         for g in range(GROUPS):
             inside = tl.where((expert // size == g) & there, choice, NOTHING)
-            best, place = largest(inside, expert)
+            best = max_of(inside, 1)
             if TOP2:
-                second, _ = largest(tl.where(expert == place[:, None], NOTHING, inside), expert)
-                best += second
+                place = first_of(inside, best, expert)
+                best += max_of(tl.where(expert == place[:, None], NOTHING, inside), 1)
             values = tl.where(group == g, best[:, None], values)
-        kept = tl.zeros((ROWS, BLOCK), tl.int32)
+        kept = tl.full((ROWS, BLOCK), 0, tl.int32)
         for _ in range(KEPT):
-            _, place = largest(values, group)
+            place = first_of(values, max_of(values, 1), group)
             values = tl.where(group == place[:, None], NOTHING, values)
             kept = tl.where(expert // size == place[:, None], 1, kept)
         choice = tl.where(kept == 1, choice, NOTHING)
     slot = tl.arange(0, BLOCK_K)[None, :]
-    found = tl.zeros((ROWS, BLOCK_K), tl.float32)
-    places = tl.zeros((ROWS, BLOCK_K), tl.int32)
+    found = tl.full((ROWS, BLOCK_K), 0, tl.float32)
+    places = tl.full((ROWS, BLOCK_K), 0, tl.int32)
     for k in range(K):
-        _, place = largest(choice, expert)
-        score = tl.sum(tl.where(expert == place[:, None], scores, 0.0), 1)
+        place = first_of(choice, max_of(choice, 1), expert)
+        score = sum_of(tl.where(expert == place[:, None], scores, 0.0), 1)
         found = tl.where(slot == k, score[:, None], found)
         places = tl.where(slot == k, place[:, None], places)
         choice = tl.where(expert == place[:, None], 2.0 * NOTHING, choice)
     if RENORMALISE:
-        found = tl.div_rn(found, tl.sum(found, 1)[:, None] + 1e-20 + tl.zeros_like(found))
+        found = tl.div_rn(found, sum_of(found, 1)[:, None] + 1e-20)
     to = row[:, None] * K + slot
     stored = (row < rows)[:, None] & (slot < K)
     tl.store(weights + to, found * scale, stored)
@@ -133,7 +131,7 @@ def unpermute_kernel(
     token = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = (token < tokens)[:, None] & (column < width)[None, :]
-    total = tl.zeros((ROWS, BLOCK), tl.float32)
+    total = tl.full((ROWS, BLOCK), 0, tl.float32)
     for j in range(CHOICES):
         source = tl.load(place + token * CHOICES + j, token < tokens, 0).to(tl.int64)
         weight = tl.load(weights + token * CHOICES + j, token < tokens, 0.0)

@@ -12,7 +12,7 @@ from xinheng.core.ir.dtype import DType, int8
 from ..launch import launch, tiles
 from .quantization import eight_bit, rows_of
 from .registry import FLOATS, TRITON_KERNELS
-from .scalar import inverse_root, narrow, nearest, widen
+from .scalar import inverse_root, max_of, narrow, nearest, sum_of, widen
 
 Tensor = torch.Tensor
 
@@ -35,7 +35,7 @@ def rms_norm_kernel(
     """Rows of x, plus residual where there is one, normed; as codes of eight bits and their scales where `CODES`."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     base = row.to(tl.int64)[:, None] * width
-    squares = tl.zeros((ROWS, BLOCK), tl.float32)
+    squares = tl.full((ROWS, BLOCK), 0, tl.float32)
     for start in range(0, width, BLOCK):
         column = start + tl.arange(0, BLOCK)
         there = (row < rows)[:, None] & (column < width)[None, :]
@@ -47,8 +47,8 @@ def rms_norm_kernel(
             if not CODES:
                 value = widen(rounded)
         squares += value * value
-    factor = inverse_root(tl.div_rn(tl.sum(squares, 1), width.to(tl.float32)) + eps)[:, None]
-    top = tl.zeros((ROWS, BLOCK), tl.float32)
+    factor = inverse_root(tl.div_rn(sum_of(squares, 1), width.to(tl.float32)) + eps)[:, None]
+    top = tl.full((ROWS, BLOCK), 0, tl.float32)
     for start in range(0, width, BLOCK):
         column = start + tl.arange(0, BLOCK)
         there = (row < rows)[:, None] & (column < width)[None, :]
@@ -64,7 +64,7 @@ def rms_norm_kernel(
         else:
             tl.store(out + base + column[None, :], narrow(normed, out.dtype.element_ty), there)
     if CODES:
-        highest = tl.max(top, 1)
+        highest = max_of(top, 1)
         divisor = tl.where(highest > 0, tl.div_rn(highest, 127.0), 1.0)
         tl.store(scale + row, divisor, row < rows)
         for start in range(0, width, BLOCK):
@@ -83,19 +83,19 @@ def layer_norm_kernel(x, weight, bias, out, rows, width, eps, ROWS: tl.constexpr
     """Rows of x less their mean, divided by the root of the mean square of that."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     base = row.to(tl.int64)[:, None] * width
-    sums = tl.zeros((ROWS, BLOCK), tl.float32)
+    sums = tl.full((ROWS, BLOCK), 0, tl.float32)
     for start in range(0, width, BLOCK):
         column = start + tl.arange(0, BLOCK)
         there = (row < rows)[:, None] & (column < width)[None, :]
         sums += widen(tl.load(x + base + column[None, :], there, 0.0))
-    mean = tl.div_rn(tl.sum(sums, 1), width.to(tl.float32))[:, None]
-    squares = tl.zeros((ROWS, BLOCK), tl.float32)
+    mean = tl.div_rn(sum_of(sums, 1), width.to(tl.float32))[:, None]
+    squares = tl.full((ROWS, BLOCK), 0, tl.float32)
     for start in range(0, width, BLOCK):
         column = start + tl.arange(0, BLOCK)
         there = (row < rows)[:, None] & (column < width)[None, :]
         centred = widen(tl.load(x + base + column[None, :], there, 0.0)) - mean
         squares += tl.where(there, centred * centred, 0.0)
-    factor = inverse_root(tl.div_rn(tl.sum(squares, 1), width.to(tl.float32)) + eps)[:, None]
+    factor = inverse_root(tl.div_rn(sum_of(squares, 1), width.to(tl.float32)) + eps)[:, None]
     for start in range(0, width, BLOCK):
         column = start + tl.arange(0, BLOCK)
         there = (row < rows)[:, None] & (column < width)[None, :]

@@ -12,7 +12,7 @@ from xinheng.core.ir.graph import Node
 
 from ..launch import launch, power, tiles
 from .registry import FLOATS, TRITON_KERNELS
-from .scalar import nearest, widen
+from .scalar import max_of, nearest, widen
 
 Tensor = torch.Tensor
 
@@ -37,12 +37,12 @@ def dynamic_quant_kernel(x, out, scale, rows, width, ROWS: tl.constexpr, BLOCK: 
     """Rows as codes of eight bits, with a scale each."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     base = row.to(tl.int64)[:, None] * width
-    top = tl.zeros((ROWS, BLOCK), tl.float32)
+    top = tl.full((ROWS, BLOCK), 0, tl.float32)
     for start in range(0, width, BLOCK):
         column = start + tl.arange(0, BLOCK)
         there = (row < rows)[:, None] & (column < width)[None, :]
         top = tl.maximum(top, tl.abs(widen(tl.load(x + base + column[None, :], there, 0.0))))
-    highest = tl.max(top, 1)
+    highest = max_of(top, 1)
     divisor = tl.where(highest > 0, tl.div_rn(highest, 127.0), 1.0)
     tl.store(scale + row, divisor, row < rows)
     for start in range(0, width, BLOCK):

@@ -10,12 +10,12 @@ from xinheng.core import ops
 
 from ..launch import launch, power, tiles
 from .registry import FLOATS, TRITON_KERNELS
-from .scalar import narrow, widen
+from .scalar import device, narrow, widen
 
 Tensor = torch.Tensor
 
 
-@triton.jit
+@device
 def turned(a, b, cos, sin):
     """A pair (a, b) turned by an angle."""
     return a * cos - b * sin, b * cos + a * sin

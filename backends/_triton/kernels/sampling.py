@@ -12,7 +12,7 @@ from xinheng.core.ops.sampling import MULTIPLIERS, WEYL
 
 from ..launch import launch, power, tiles
 from .registry import FLOATS, TRITON_KERNELS
-from .scalar import exp, widen
+from .scalar import cumsum_of, exp, max_of, min_of, sum_of, widen
 
 Tensor = torch.Tensor
 
@@ -35,10 +35,10 @@ def argmax_kernel(x, out, width, BLOCK: tl.constexpr):
         place = tl.where(there & better, column, place)
         best = tl.where(there & better, value, best)
     wrong = best != best
-    if tl.max(wrong.to(tl.int32), 0) == 1:
-        found = tl.min(tl.where(wrong, place, 2147483647), 0)
+    if max_of(wrong.to(tl.int32), 0) == 1:
+        found = min_of(tl.where(wrong, place, 2147483647), 0)
     else:
-        found = tl.min(tl.where(best == tl.max(best, 0), place, 2147483647), 0)
+        found = min_of(tl.where(best == max_of(best, 0), place, 2147483647), 0)
     tl.store(out + row, found)
 
 
@@ -62,7 +62,7 @@ def uniform_kernel(seed, counter, out, rows, BLOCK: tl.constexpr):
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = row < rows
     c0 = tl.load(counter + row, there, 0).to(tl.uint64)
-    c1, c2, c3 = tl.zeros_like(c0), tl.zeros_like(c0), tl.zeros_like(c0)
+    c1, c2, c3 = c0 * 0, c0 * 0, c0 * 0
     k0, k1 = tl.load(seed + 2 * row, there, 0).to(tl.uint64), tl.load(seed + 2 * row + 1, there, 0).to(tl.uint64)
     for _ in tl.static_range(10):
         first, second = c0 * M0, c2 * M1
@@ -96,40 +96,40 @@ def sample_kernel(
     limit = tl.where(limit <= 0, size, limit)[:, None]
     nucleus, least = tl.load(top_p + row, used, 1.0)[:, None], tl.load(min_p + row, used, 0.0)[:, None]
     top = tl.load(best + row * size, used, 0.0)[:, None]
-    total = tl.zeros((ROWS,), tl.float32)
+    total = tl.full((ROWS,), 0, tl.float32)
     for start in range(0, size, BLOCK):
         rank = (start + tl.arange(0, BLOCK))[None, :]
         x = tl.load(best + row[:, None] * size + rank, used[:, None] & (rank < size), float("-inf"))
-        total += tl.sum(tl.where((rank < limit) & (rank < size), exp(x - top), 0.0), 1)
-    whole = tl.zeros((ROWS,), tl.float32)
-    before, last = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.int32)
+        total += sum_of(tl.where((rank < limit) & (rank < size), exp(x - top), 0.0), 1)
+    whole = tl.full((ROWS,), 0, tl.float32)
+    before, last = tl.full((ROWS,), 0, tl.float32), tl.full((ROWS,), 0, tl.int32)
     first = tl.div_rn(tl.full((ROWS,), 1.0, tl.float32), total)[:, None]
     for start in range(0, size, BLOCK):
         rank = (start + tl.arange(0, BLOCK))[None, :]
         x = tl.load(best + row[:, None] * size + rank, used[:, None] & (rank < size), float("-inf"))
         p = tl.where((rank < limit) & (rank < size), exp(x - top), 0.0)
-        p = tl.div_rn(p, total[:, None] + tl.zeros_like(p))
-        ahead = before[:, None] + tl.cumsum(p, 1) - p
+        p = tl.div_rn(p, total[:, None])
+        ahead = before[:, None] + cumsum_of(p, 1) - p
         inside = (ahead < nucleus) & (p >= least * first) & (rank < limit) & (rank < size)
         kept = tl.where(inside | (rank == 0), p, 0.0)
-        whole += tl.sum(kept, 1)
-        last = tl.maximum(last, tl.max(tl.where(kept > 0, rank, 0), 1))
-        before += tl.sum(p, 1)
+        whole += sum_of(kept, 1)
+        last = tl.maximum(last, max_of(tl.where(kept > 0, rank, 0), 1))
+        before += sum_of(p, 1)
     goal = tl.load(uniform + row, used, 0.0) * whole
-    before, running = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
-    passed = tl.zeros((ROWS,), tl.int32)
+    before, running = tl.full((ROWS,), 0, tl.float32), tl.full((ROWS,), 0, tl.float32)
+    passed = tl.full((ROWS,), 0, tl.int32)
     for start in range(0, size, BLOCK):
         rank = (start + tl.arange(0, BLOCK))[None, :]
         x = tl.load(best + row[:, None] * size + rank, used[:, None] & (rank < size), float("-inf"))
         p = tl.where((rank < limit) & (rank < size), exp(x - top), 0.0)
-        p = tl.div_rn(p, total[:, None] + tl.zeros_like(p))
-        ahead = before[:, None] + tl.cumsum(p, 1) - p
+        p = tl.div_rn(p, total[:, None])
+        ahead = before[:, None] + cumsum_of(p, 1) - p
         inside = (ahead < nucleus) & (p >= least * first) & (rank < limit) & (rank < size)
         kept = tl.where(inside | (rank == 0), p, 0.0)
-        sums = running[:, None] + tl.cumsum(kept, 1)
-        passed += tl.sum(((sums <= goal[:, None]) & (rank < size)).to(tl.int32), 1)
-        running += tl.sum(kept, 1)
-        before += tl.sum(p, 1)
+        sums = running[:, None] + cumsum_of(kept, 1)
+        passed += sum_of(((sums <= goal[:, None]) & (rank < size)).to(tl.int32), 1)
+        running += sum_of(kept, 1)
+        before += sum_of(p, 1)
     greedy = tl.load(temperature + row, used, 0.0) <= 0
     chosen = tl.where(greedy, 0, tl.maximum(tl.minimum(passed, last), 0))
     tl.store(out + row, tl.load(order + row * size + chosen, used, 0).to(tl.int32), used)

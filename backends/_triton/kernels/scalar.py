@@ -6,6 +6,8 @@ grade that devices declare; those for `sqrt` and the quotient have correctly rou
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from triton import knobs
@@ -15,7 +17,19 @@ INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
 the functions below then do with bits what cards do in one instruction, to the same numbers."""
 
 
-@triton.jit
+def device(function: Any) -> Any:
+    """A function for kernels to call. The interpreter would patch the whole language anew for each call of one."""
+    made = triton.jit(function)
+    return made.rewrite() if INTERPRETED.value else made
+
+
+sum_of, max_of, min_of, cumsum_of = (
+    f.rewrite() if INTERPRETED.value else f for f in (tl.sum, tl.max, tl.min, tl.cumsum)
+)
+"""Triton's own reductions, called likewise."""
+
+
+@device
 def widen(x):
     """Floats as float32."""
     if INTERPRETED and x.dtype == tl.bfloat16:
@@ -23,7 +37,7 @@ def widen(x):
     return x.to(tl.float32)
 
 
-@triton.jit
+@device
 def narrow(x, KIND: tl.constexpr):
     """Float32 numbers rounded once to a dtype, halves to even."""
     if INTERPRETED and KIND == tl.bfloat16:  # noqa: SIM300
@@ -33,7 +47,7 @@ def narrow(x, KIND: tl.constexpr):
     return x.to(KIND)
 
 
-@triton.jit
+@device
 def exp(x):
     """e^x: x = k ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite 1980), then 2^k in two exact factors."""
     k = tl.floor(tl.minimum(tl.maximum(x * 1.4426950408889634, -250.0), 250.0) + 0.5)
@@ -45,19 +59,19 @@ def exp(x):
     return tl.exp2(r * 1.4426950408889634) * low * high
 
 
-@triton.jit
+@device
 def sigmoid(x):
     """1 / (1 + e^-x)."""
     return tl.div_rn(1.0, 1.0 + exp(-x))
 
 
-@triton.jit
+@device
 def silu(x):
     """x / (1 + e^-x)."""
     return tl.div_rn(x, 1.0 + exp(-x))
 
 
-@triton.jit
+@device
 def tanh(x):
     """The hyperbolic tangent: a polynomial near zero, where 1 - 2 / (e^2x + 1) would cancel (coefficients: Cephes)."""
     size = tl.abs(x)
@@ -71,19 +85,19 @@ def tanh(x):
     return tl.where(size < 0.625, near, tl.where(x < 0, -far, tl.where(x > 0, far, x)))
 
 
-@triton.jit
+@device
 def inverse_root(x):
     """1 / sqrt(x), both rounded."""
     return tl.div_rn(1.0, tl.sqrt_rn(x))
 
 
-@triton.jit
+@device
 def nearest(x):
     """The nearest integer, halves to the even one; for magnitudes below 2^22."""
     return (x + 12582912.0) - 12582912.0
 
 
-@triton.jit
+@device
 def product(a, b, total):
     """total + a b over matrices; factors of float32 are not cut, and those of bytes are added up in int32."""
     if INTERPRETED and total.dtype == tl.float32:

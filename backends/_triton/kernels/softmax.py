@@ -7,19 +7,18 @@ each has a program of its own, nor how many queries a program has.
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
-from .scalar import narrow, product, widen
+from .scalar import device, narrow, product, widen
 
 
-@triton.jit
+@device
 def exponential(x, top):
     """e^(x - top), where a top of -inf stands for no key at all."""
     return tl.exp(x - tl.where(top == float("-inf"), 0.0, top))
 
 
-@triton.jit
+@device
 def weighted(p, value, total, PARTS: tl.constexpr):
     """total + p value with p as the sum of so many numbers of the dtype of the values: 3 of bfloat16 are exact."""
     for _ in tl.static_range(PARTS):
@@ -29,7 +28,7 @@ def weighted(p, value, total, PARTS: tl.constexpr):
     return total
 
 
-@triton.jit
+@device
 def merged(top, total, sums, other_top, other_total, other_sums):
     """Largest logits [rows], sums of exponentials [rows] and weighted values [rows, width] of two sets of keys."""
     highest = tl.maximum(top, other_top)
@@ -41,7 +40,7 @@ def merged(top, total, sums, other_top, other_total, other_sums):
     )
 
 
-@triton.jit
+@device
 def finished(top, total, sums, sinks, head, used):
     """Outputs and log-sum-exps; `sinks` add a logit without a value to rows that see a key."""
     seen = total != 0.0  # the largest logit alone gives 1
@@ -53,11 +52,11 @@ def finished(top, total, sums, sinks, head, used):
         sums = sums * mine[:, None]
         top = highest
     safe = tl.where(seen, total, 1.0)
-    out = tl.where(seen[:, None], tl.div_rn(sums, safe[:, None] + tl.zeros_like(sums)), 0.0)
+    out = tl.where(seen[:, None], tl.div_rn(sums, safe[:, None]), 0.0)
     return out, tl.where(seen, top + tl.log(safe), float("-inf"))
 
 
-@triton.jit
+@device
 def sequence_of(starts, seqs, tile, BLOCK_Q: tl.constexpr):
     """The sequence that a tile of queries belongs to; rows behind the last sequence form one more."""
     low, high = 0, seqs + 1

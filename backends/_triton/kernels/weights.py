@@ -14,14 +14,14 @@ from ..launch import launch, power, tiles
 from ..planes import SUPER
 from ..weights import TritonPart, TritonWeight
 from .registry import TRITON_KERNELS
-from .scalar import narrow, widen
+from .scalar import device, narrow, widen
 
 Tensor = torch.Tensor
 
 SUPER_COLUMNS = tl.constexpr(SUPER)
 
 
-@triton.jit
+@device
 def float8(code):
     """Bytes of float8_e4m3fn as float32: shifted to a float16 of 2^-8 their value, which every card has."""
     bits = ((code & 0x80).to(tl.uint16) << 8) | ((code & 0x7F).to(tl.uint16) << 7)
@@ -29,7 +29,7 @@ def float8(code):
     return tl.where((code & 0x7F) == 0x7F, float("nan"), value)
 
 
-@triton.jit
+@device
 def code_at(codes, row, column, there, code_step, CODING: tl.constexpr, RUN: tl.constexpr):
     """The codes at rows and columns as float32; those of four bits one by one."""
     if CODING == "nibbles":
@@ -49,29 +49,30 @@ def code_at(codes, row, column, there, code_step, CODING: tl.constexpr, RUN: tl.
     return code
 
 
-@triton.jit
+@device
 def decoded(
     code, row, column, there, scale, outer, zero, low, outer_low, scale_step, outer_step,
     GROUP: tl.constexpr, OFFSET: tl.constexpr,
 ):  # fmt: skip
     """s (q - z) - m of codes q at rows and columns, float32; the codes themselves where there are no scales."""
     if scale is None:
-        return code
-    group = row * scale_step + (column // GROUP if GROUP > 0 else column * 0)
-    factor = tl.load(scale + group, there, 0.0)
-    factor = widen(factor) if factor.dtype.is_floating() else factor.to(tl.float32)
-    if outer is not None:
-        factor *= tl.load(outer + row * outer_step + column // SUPER_COLUMNS, there, 0.0).to(tl.float32)
-    if OFFSET != 0:
-        code -= OFFSET
-    if zero is not None:
-        code -= tl.load(zero + group, there, 0).to(tl.float32)
-    value = factor * code
-    if low is not None:
-        least = tl.load(low + group, there, 0.0).to(tl.float32)
-        if outer_low is not None:
-            least *= tl.load(outer_low + row * outer_step + column // SUPER_COLUMNS, there, 0.0).to(tl.float32)
-        value -= least
+        value = code
+    else:
+        group = row * scale_step + (column // GROUP if GROUP > 0 else column * 0)
+        factor = tl.load(scale + group, there, 0)
+        factor = widen(factor) if factor.dtype.is_floating() else factor.to(tl.float32)
+        if outer is not None:
+            factor *= tl.load(outer + row * outer_step + column // SUPER_COLUMNS, there, 0.0).to(tl.float32)
+        if OFFSET != 0:
+            code -= OFFSET
+        if zero is not None:
+            code -= tl.load(zero + group, there, 0).to(tl.float32)
+        value = factor * code
+        if low is not None:
+            least = tl.load(low + group, there, 0).to(tl.float32)
+            if outer_low is not None:
+                least *= tl.load(outer_low + row * outer_step + column // SUPER_COLUMNS, there, 0.0).to(tl.float32)
+            value -= least
     return value
 
 

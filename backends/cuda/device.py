@@ -1,0 +1,1 @@
+"""A card as a torch device with Triton kernels."""
