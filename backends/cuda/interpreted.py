@@ -6,36 +6,36 @@ from collections.abc import Sequence
 
 import torch
 
-from xinheng.core.hal import ANY_ORDER, Arithmetic, Buffer, Capabilities, DeviceOptions, MemoryStats, WeightSource
+from xinheng.core.hal import Buffer, Capabilities, DeviceOptions, MemoryStats, WeightSource, converted
 from xinheng.core.hal.host import host_memory
 
-from .._torch import TorchDevice
-from .._torch.handles import DTYPES
+from .._torch import TorchDevice, TorchWeight
+from .._torch.plane_part import plane_part
 from .._triton.interpreter import demand
-from .._triton.weights import prepared
 
 SPEC = "cuda:interpreted"
-LEFT_OUT = ("float64", "uint64", "float8_e4m3fnuz", "float8_e5m2fnuz")
-STRICT = Arithmetic(ANY_ORDER, determinism="D4")
+CAPABILITY = (9, 0)
+"""The card that it stands for."""
 
 
 class InterpretedDevice(TorchDevice):
-    """`cuda:interpreted`; slow, and for proofs: it runs what a card of the newest generation would."""
+    """`cuda:interpreted`; slow, and for proofs: it runs what a card would, one program after the other."""
 
     def __init__(self, options: DeviceOptions) -> None:
         demand(True, SPEC)
-        from .kernels import kernels_of
+        from .device import dtypes_of
+        from .kernels import arithmetic_of, kernels_of
 
-        dtypes = frozenset(kind for kind in DTYPES if kind.name not in LEFT_OUT)
-        capabilities = Capabilities(dtypes, unified_memory=True, arithmetic=STRICT)
-        super().__init__(SPEC, "the Triton kernels, interpreted", torch.device("cpu"), capabilities)
-        self.kernels = kernels_of(self, self.device)
+        fast, place = options.numerics.mode == "fast", torch.device("cpu")
+        capabilities = Capabilities(dtypes_of(CAPABILITY), unified_memory=True, arithmetic=arithmetic_of(fast))
+        super().__init__(SPEC, "Triton kernels, interpreted on the processor", place, capabilities)
+        self.kernels = kernels_of(self, place, fast)
 
     def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
-        return prepared(source, self.upload)
-
-    def layout_of(self, buffer: Buffer) -> tuple[str, int]:
-        return buffer.layout, buffer.nbytes
+        held, how = converted(source, self.capabilities.dtypes, self.spec)
+        parts = tuple(plane_part(part, held.shape[-1], self.upload) for part in held.parts)
+        planes = any(not part.dense for part in parts)
+        return TorchWeight(held.shape, parts, how or ("planes of codes and scales" if planes else "as stored"))
 
     def memory(self) -> MemoryStats:
         return host_memory()

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from xinheng.core import ops
+from xinheng.core.hal import KernelRegistry
 
 from ..._torch.handles import TorchPagedKV, TorchPagedLatent
 from ..launch import launch, power, tiles
@@ -287,59 +288,72 @@ def _contiguous(*given: Tensor | None) -> tuple[Any, ...]:
     return tuple(None if x is None else x.contiguous() for x in given)
 
 
-@TRITON_KERNELS.register(ops.paged_attention, name="triton_paged_attention", dtypes=FLOATS, when=readable)
-def paged_attention(
-    q: Tensor,
-    cache: TorchPagedKV,
-    query_start: Tensor,
-    seq_lens: Tensor,
-    block_table: Tensor,
-    sinks: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    causal: bool = True,
-) -> tuple[Tensor, Tensor]:
-    lengths, table, sunk = _contiguous(seq_lens, block_table, sinks)
-    keys = Keys(cache.k, cache.v, lengths, table)
-    return attend(q, keys, query_start, sunk, bias, scale=scale, window=window, softcap=softcap, causal=causal)
+def register_attention(registry: KernelRegistry, suffix: str, exact: bool, priority: int = 0) -> None:
+    """Enter the kernels of all ops of attention, which keep all bits of exponentials or not."""
+
+    @registry.register(
+        ops.paged_attention, name=f"triton_paged_attention{suffix}", dtypes=FLOATS, when=readable, priority=priority
+    )
+    def paged_attention(
+        q: Tensor,
+        cache: TorchPagedKV,
+        query_start: Tensor,
+        seq_lens: Tensor,
+        block_table: Tensor,
+        sinks: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        causal: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        lengths, table, sunk = _contiguous(seq_lens, block_table, sinks)
+        how: dict[str, Any] = {"scale": scale, "window": window, "softcap": softcap, "causal": causal, "exact": exact}
+        return attend(q, Keys(cache.k, cache.v, lengths, table), query_start, sunk, bias, **how)
+
+    @registry.register(ops.sdpa_varlen, name=f"triton_sdpa_varlen{suffix}", dtypes=FLOATS, priority=priority)
+    def sdpa_varlen(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        query_start: Tensor,
+        key_start: Tensor,
+        sinks: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        causal: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        keyed, valued, starts, sunk = _contiguous(k, v, key_start, sinks)
+        how: dict[str, Any] = {"scale": scale, "window": window, "softcap": softcap, "causal": causal, "exact": exact}
+        return attend(q, Keys(keyed, valued, starts=starts), query_start, sunk, bias, **how)
+
+    @registry.register(
+        ops.mla_attention, name=f"triton_mla_attention{suffix}", dtypes=FLOATS, when=readable, priority=priority
+    )
+    def mla_attention(
+        q_latent: Tensor,
+        q_rope: Tensor,
+        cache: TorchPagedLatent,
+        query_start: Tensor,
+        seq_lens: Tensor,
+        block_table: Tensor,
+        *,
+        scale: float,
+        causal: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        lengths, table = _contiguous(seq_lens, block_table)
+        pages = cache.latent[:, :, None]
+        keys = Keys(pages, pages, lengths, table, rope=cache.rope)
+        return attend(q_latent, keys, query_start, scale=scale, causal=causal, q_rope=q_rope, exact=exact)
 
 
-@TRITON_KERNELS.register(ops.sdpa_varlen, name="triton_sdpa_varlen", dtypes=FLOATS)
-def sdpa_varlen(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    query_start: Tensor,
-    key_start: Tensor,
-    sinks: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    causal: bool = True,
-) -> tuple[Tensor, Tensor]:
-    keyed, valued, starts, sunk = _contiguous(k, v, key_start, sinks)
-    keys = Keys(keyed, valued, starts=starts)
-    return attend(q, keys, query_start, sunk, bias, scale=scale, window=window, softcap=softcap, causal=causal)
+register_attention(TRITON_KERNELS, "", exact=True)
 
 
-@TRITON_KERNELS.register(ops.mla_attention, name="triton_mla_attention", dtypes=FLOATS, when=readable)
-def mla_attention(
-    q_latent: Tensor,
-    q_rope: Tensor,
-    cache: TorchPagedLatent,
-    query_start: Tensor,
-    seq_lens: Tensor,
-    block_table: Tensor,
-    *,
-    scale: float,
-    causal: bool = True,
-) -> tuple[Tensor, Tensor]:
-    lengths, table = _contiguous(seq_lens, block_table)
-    pages = cache.latent[:, :, None]
-    keys = Keys(pages, pages, lengths, table, rope=cache.rope)
-    return attend(q_latent, keys, query_start, scale=scale, causal=causal, q_rope=q_rope)
+def register_rounded(registry: KernelRegistry) -> None:
+    """Enter kernels before these that round exponentials to the dtype of the values."""
+    register_attention(registry, "_rounded", exact=False, priority=1)

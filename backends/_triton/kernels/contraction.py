@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -53,7 +56,7 @@ def matmul_kernel(
     tl.store(to, made, (line < rows)[:, None] & (place < columns)[None, :])
 
 
-_TILES = {
+_TILES: dict[str, dict[str, Any]] = {
     "half": {"KIND": "float", "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64},
     "wide": {"KIND": "float", "BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 32},
     "byte": {"KIND": "byte", "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64},
@@ -63,11 +66,12 @@ _TILES = {
 
 def _multiply(a: Tensor, b: Tensor, kind: torch.dtype, how: str) -> Tensor:
     """a [..., rows, terms] times b [..., terms, columns], leading axes broadcast."""
-    lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
-    left, right = (x.expand(*lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (a, b))
-    (count, rows, terms), columns = left.shape, right.shape[-1]
+    lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    count = math.prod(lead)
+    left, right = (x.expand(*lead, *x.shape[-2:]).reshape(count, *x.shape[-2:]) for x in (a, b))
+    rows, terms, columns = *left.shape[1:], right.shape[-1]
     out, tile = torch.empty((count, rows, columns), dtype=kind, device=a.device), _TILES[how]
-    grid = (tiles(rows, int(tile["BLOCK_M"])), tiles(columns, int(tile["BLOCK_N"])), count)
+    grid = (tiles(rows, tile["BLOCK_M"]), tiles(columns, tile["BLOCK_N"]), count)
     launch(
         matmul_kernel, grid, left, right, out, rows, columns, terms, *left.stride(), *right.stride(), rows * columns,
         **tile,

@@ -14,11 +14,12 @@ from xinheng.core import ops
 from xinheng.core.ir.graph import Node
 from xinheng.core.ir.types import WeightType
 
+from ..._torch.handles import TorchWeight
+from ..._torch.plane_part import PlanePart
 from ..launch import launch, tiles
-from ..weights import TritonPart, TritonWeight
 from .registry import FLOATS, TRITON_KERNELS
 from .scalar import device, narrow, product, widen
-from .weights import code_at, decoded
+from .weights import code_at, constants_of, decoded, parts_of, planes_of, steps_of
 
 Tensor = torch.Tensor
 
@@ -136,7 +137,7 @@ def transposed_kernel(
     tl.store(to, narrow(total, out.dtype.element_ty), (line < count)[:, None] & (tl.trans(column) < columns))
 
 
-def tile_of(x: Tensor, part: TritonPart) -> dict[str, int | bool]:
+def tile_of(x: Tensor, part: PlanePart) -> dict[str, int | bool]:
     """The tile of a program: the same for any number of rows, so that a row has the same bits in any company."""
     wide = x.dtype is torch.float32 or (part.dense and part.codes.dtype is not x.dtype)
     if wide:
@@ -146,7 +147,7 @@ def tile_of(x: Tensor, part: TritonPart) -> dict[str, int | bool]:
 
 def multiply(
     x: Tensor,
-    part: TritonPart,
+    part: PlanePart,
     bias: Tensor | None,
     out: Tensor,
     starts: Tensor | None = None,
@@ -159,18 +160,19 @@ def multiply(
     rows = part.rows // groups if groups else part.rows
     lines = tiles(count, how["BLOCK_M"]) if starts is None else count // how["BLOCK_M"] + groups
     launch(
-        linear_kernel, (lines, tiles(rows, how["BLOCK_N"]), 1), x, *part.tensors, bias, out, starts, taken, *part.steps,
-        count, rows, part.columns, groups, choices, x.stride(0), 0, out.stride(0), 0, **part.constants, **how,
+        linear_kernel, (lines, tiles(rows, how["BLOCK_N"]), 1), x, *planes_of(part), bias, out, starts, taken,
+        *steps_of(part), count, rows, part.columns, groups, choices, x.stride(0), 0, out.stride(0), 0,
+        **constants_of(part), **how,
     )  # fmt: skip
 
 
 @TRITON_KERNELS.register(ops.linear, name="triton_linear", dtypes=FLOATS)
-def linear(x: Tensor, weight: TritonWeight, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: TorchWeight, bias: Tensor | None = None) -> Tensor:
     rows, columns = weight.shape
     flat = x.reshape(-1, columns).contiguous()
     out = torch.empty((flat.shape[0], rows), dtype=x.dtype, device=x.device)
     first = 0
-    for part in weight.parts:
+    for part in parts_of(weight):
         last = first + part.rows
         multiply(flat, part, None if bias is None else bias.contiguous()[first:last], out[:, first:last])
         first = last
@@ -184,8 +186,8 @@ def one_part(node: Node) -> bool | str:
 
 
 @TRITON_KERNELS.register(ops.batched_linear, name="triton_batched_linear", dtypes=FLOATS, when=one_part)
-def batched_linear(x: Tensor, weight: TritonWeight, *, transposed: bool = False) -> Tensor:
-    (part,), (heads, rows, columns) = weight.parts, weight.shape
+def batched_linear(x: Tensor, weight: TorchWeight, *, transposed: bool = False) -> Tensor:
+    (part,), (heads, rows, columns) = parts_of(weight), weight.shape
     whole, (count, _, width) = x.contiguous(), x.shape
     made = columns if transposed else rows
     out, how = torch.empty((count, heads, made), dtype=x.dtype, device=x.device), tile_of(x, part)
@@ -193,13 +195,13 @@ def batched_linear(x: Tensor, weight: TritonWeight, *, transposed: bool = False)
     steps = heads * width, width, heads * made, made
     if transposed:
         launch(
-            transposed_kernel, grid, whole, *part.tensors, out, *part.steps, count, rows, columns, *steps,
-            **part.constants, **how,
+            transposed_kernel, grid, whole, *planes_of(part), out, *steps_of(part), count, rows, columns, *steps,
+            **constants_of(part), **how,
         )  # fmt: skip
     else:
         launch(
-            linear_kernel, grid, whole, *part.tensors, None, out, None, None, *part.steps, count, rows, columns, heads,
-            1, *steps, **part.constants, **how,
+            linear_kernel, grid, whole, *planes_of(part), None, out, None, None, *steps_of(part), count, rows, columns,
+            heads, 1, *steps, **constants_of(part), **how,
         )  # fmt: skip
     return out
 
@@ -211,7 +213,7 @@ def starts_of(counts: Tensor) -> Tensor:
 
 
 @TRITON_KERNELS.register(ops.grouped_linear, name="triton_grouped_linear", dtypes=FLOATS, when=one_part)
-def grouped_linear(x: Tensor, weight: TritonWeight, counts: Tensor) -> Tensor:
+def grouped_linear(x: Tensor, weight: TorchWeight, counts: Tensor) -> Tensor:
     out = torch.empty((x.shape[0], weight.shape[1]), dtype=x.dtype, device=x.device)
-    multiply(x.contiguous(), weight.parts[0], None, out, starts_of(counts))
+    multiply(x.contiguous(), parts_of(weight)[0], None, out, starts_of(counts))
     return out

@@ -8,12 +8,13 @@ import triton.language as tl
 
 from xinheng.core import ops
 
+from ..._torch.handles import TorchWeight
 from ..launch import launch, power, tiles
-from ..weights import TritonWeight
 from .gated import gated
 from .linear import multiply, one_part, starts_of
 from .registry import FLOATS, TRITON_KERNELS
 from .scalar import device, exp, max_of, min_of, narrow, sigmoid, sum_of, widen
+from .weights import parts_of
 
 Tensor = torch.Tensor
 
@@ -155,7 +156,7 @@ def moe_unpermute(rows: Tensor, order: Tensor, weights: Tensor) -> Tensor:
 
 @TRITON_KERNELS.register(ops.fused_moe, name="triton_fused_moe", dtypes=FLOATS, when=one_part)
 def fused_moe(
-    x: Tensor, weights: Tensor, experts: Tensor, gate: TritonWeight, up: TritonWeight, down: TritonWeight
+    x: Tensor, weights: Tensor, experts: Tensor, gate: TorchWeight, up: TorchWeight, down: TorchWeight
 ) -> Tensor:
     count, inner, width = gate.shape
     order, counts = sorted_by_expert(experts, count)
@@ -165,7 +166,7 @@ def fused_moe(
         return torch.empty((order.numel(), columns), dtype=x.dtype, device=x.device)
 
     lifted, gates, rows = made(inner), made(inner), made(width)
-    multiply(whole, gate.parts[0], None, gates, starts, order, choices)
-    multiply(whole, up.parts[0], None, lifted, starts, order, choices)
-    multiply(gated(gates, lifted, "silu"), down.parts[0], None, rows, starts)
+    multiply(whole, parts_of(gate)[0], None, gates, starts, order, choices)
+    multiply(whole, parts_of(up)[0], None, lifted, starts, order, choices)
+    multiply(gated(gates, lifted, "silu"), parts_of(down)[0], None, rows, starts)
     return moe_unpermute(rows, order, weights)

@@ -12,7 +12,7 @@ from xinheng.core.ops.sampling import MULTIPLIERS, WEYL
 
 from ..launch import launch, power, tiles
 from .registry import FLOATS, TRITON_KERNELS
-from .scalar import cumsum_of, exp, max_of, min_of, sum_of, widen
+from .scalar import cumsum_of, device, exp, max_of, min_of, sum_of, widen
 
 Tensor = torch.Tensor
 
@@ -56,14 +56,20 @@ def argmax(x: Tensor, *, axis: int = -1) -> Tensor:
     return out
 
 
+@device
+def word_at(words, there):
+    """Words of 32 bits that are stored as int32, as they are."""
+    return tl.load(words, there, 0).to(tl.uint32, bitcast=True).to(tl.uint64)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def uniform_kernel(seed, counter, out, rows, BLOCK: tl.constexpr):
     """The first word of Philox4x32-10, its upper 24 bits times 2^-24."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = row < rows
-    c0 = tl.load(counter + row, there, 0).to(tl.uint64)
+    c0 = word_at(counter + row, there)
     c1, c2, c3 = c0 * 0, c0 * 0, c0 * 0
-    k0, k1 = tl.load(seed + 2 * row, there, 0).to(tl.uint64), tl.load(seed + 2 * row + 1, there, 0).to(tl.uint64)
+    k0, k1 = word_at(seed + 2 * row, there), word_at(seed + 2 * row + 1, there)
     for _ in tl.static_range(10):
         first, second = c0 * M0, c2 * M1
         c0, c2 = (second >> 32) ^ c1 ^ k0, (first >> 32) ^ c3 ^ k1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 import triton
 import triton.language as tl
@@ -9,10 +11,10 @@ import triton.language as tl
 from xinheng.core import ops
 from xinheng.core.ir.dtype import DType
 
-from ..._torch.handles import DTYPES
+from ..._torch.handles import DTYPES, TorchWeight
+from ..._torch.plane_part import PlanePart
+from ..._torch.planes import SUPER
 from ..launch import launch, power, tiles
-from ..planes import SUPER
-from ..weights import TritonPart, TritonWeight
 from .registry import TRITON_KERNELS
 from .scalar import device, narrow, widen
 
@@ -40,8 +42,6 @@ def code_at(codes, row, column, there, code_step, CODING: tl.constexpr, RUN: tl.
         raw = tl.load(codes + row * code_step + column, there, 0)
         if CODING == "e4m3":
             code = float8(raw)
-        elif CODING == "e5m2":
-            code = (raw.to(tl.uint16) << 8).to(tl.float16, bitcast=True).to(tl.float32)
         elif CODING == "dense":
             code = widen(raw)
         else:
@@ -95,39 +95,51 @@ def expand_kernel(
     tl.store(out + line.to(tl.int64) * out_step + column, narrow(value, out.dtype.element_ty), there)
 
 
-def _expand(part: TritonPart, indices: Tensor | None, out: Tensor, first: int) -> None:
+def planes_of(part: PlanePart) -> tuple[Tensor | None, ...]:
+    """The planes of a part in the order in which kernels take them."""
+    return part.codes, part.scale, part.outer, part.zero, part.low, part.outer_low
+
+
+def steps_of(part: PlanePart) -> tuple[int, ...]:
+    """How far a row of codes, of scales and of outer factors is from the next."""
+    return tuple(0 if x is None else x.stride(0) for x in (part.codes, part.scale, part.outer))
+
+
+def constants_of(part: PlanePart) -> dict[str, Any]:
+    """What kernels are compiled for."""
+    return {"CODING": part.coding, "GROUP": part.group, "RUN": part.run, "OFFSET": part.offset}
+
+
+def parts_of(weight: TorchWeight) -> tuple[PlanePart, ...]:
+    """The parts of a weight that an accelerator prepared."""
+    return cast("tuple[PlanePart, ...]", weight.parts)
+
+
+def _expand(part: PlanePart, indices: Tensor | None, out: Tensor, first: int) -> None:
     count, block = out.shape[0], power(part.columns, 16, 1024)
     height = max(1, 1024 // block)
     launch(
-        expand_kernel, (tiles(count, height), tiles(part.columns, block)), *part.tensors, *part.steps, indices, out,
-        count, part.rows, part.columns, first, out.stride(0), ROWS=height, BLOCK=block, **part.constants,
+        expand_kernel, (tiles(count, height), tiles(part.columns, block)), *planes_of(part), *steps_of(part), indices,
+        out, count, part.rows, part.columns, first, out.stride(0), ROWS=height, BLOCK=block, **constants_of(part),
     )  # fmt: skip
 
 
-def expanded(part: TritonPart, indices: Tensor | None, kind: torch.dtype) -> Tensor:
-    """The values of a part, or of its rows at indices [count], as [rows or count, columns] of `kind`."""
-    count = part.rows if indices is None else indices.numel()
-    out = torch.empty((count, part.columns), dtype=kind, device=part.codes.device)
-    _expand(part, indices, out, 0)
-    return out
-
-
 @TRITON_KERNELS.register(ops.dequantize, name="triton_dequantize")
-def dequantize(weight: TritonWeight, *, dtype: DType) -> Tensor:
-    out = torch.empty(weight.shape, dtype=DTYPES[dtype], device=weight.parts[0].codes.device)
+def dequantize(weight: TorchWeight, *, dtype: DType) -> Tensor:
+    out = torch.empty(weight.shape, dtype=DTYPES[dtype], device=parts_of(weight)[0].codes.device)
     first = 0
-    for part in weight.parts:
+    for part in parts_of(weight):
         _expand(part, None, out[first : first + part.rows], 0)
         first += part.rows
     return out
 
 
 @TRITON_KERNELS.register(ops.embedding, name="triton_embedding")
-def embedding(indices: Tensor, weight: TritonWeight, *, dtype: DType) -> Tensor:
+def embedding(indices: Tensor, weight: TorchWeight, *, dtype: DType) -> Tensor:
     flat = indices.reshape(-1).contiguous()
     out = torch.empty((flat.numel(), weight.shape[1]), dtype=DTYPES[dtype], device=indices.device)
     first = 0
-    for part in weight.parts:
+    for part in parts_of(weight):
         _expand(part, flat, out, first)
         first += part.rows
     return out.reshape(*indices.shape, weight.shape[1])

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from xinheng.backends._torch.handles import DTYPES, NAMES, TorchPagedKV, TorchPagedLatent
+from xinheng.backends._torch.handles import DTYPES, NAMES, TorchPagedKV, TorchPagedLatent, TorchWeight
+from xinheng.backends._torch.plane_part import plane_part
 from xinheng.backends._triton.kernels import (
-    attention,
+    TRITON_KERNELS,
     cache,
     contraction,
     gated,
@@ -23,8 +24,9 @@ from xinheng.backends._triton.kernels import (
     weights,
 )
 from xinheng.backends._triton.launch import watched
-from xinheng.backends._triton.weights import TritonWeight, prepared
-from xinheng.core.hal import WeightPart, WeightSource
+from xinheng.core import ops
+from xinheng.core.hal import WeightPart
+from xinheng.core.ir import Op
 from xinheng.core.ir.dtype import DType
 from xinheng.core.schemes import scheme
 
@@ -39,7 +41,7 @@ def empty(*shape: int, kind: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.empty(shape, dtype=kind)
 
 
-def weight(coding: str, *shape: int) -> TritonWeight:
+def weight(coding: str, *shape: int) -> TorchWeight:
     """A weight of zeros."""
     rows, columns = int(np.prod(shape[:-1])), shape[-1]
     data = np.zeros((rows, scheme(coding).row_bytes(columns)), np.uint8)
@@ -47,7 +49,7 @@ def weight(coding: str, *shape: int) -> TritonWeight:
     def upload(array: Any, kind: DType) -> Tensor:
         return torch.zeros(array.shape, dtype=DTYPES[kind])
 
-    return prepared(WeightSource("weight", shape, (WeightPart(coding, rows, lambda: data),)), upload)
+    return TorchWeight(shape, (plane_part(WeightPart(coding, rows, lambda: data), columns, upload),))
 
 
 def launches(calls: Iterator[Call]) -> list[Launch]:
@@ -55,12 +57,17 @@ def launches(calls: Iterator[Call]) -> list[Launch]:
     found: list[Launch] = []
 
     def watcher(*launch: Any) -> None:
-        found.append(launch)  # type: ignore[arg-type]
+        found.append(launch)
 
     with watched(watcher):
         for call in calls:
             call()
     return found
+
+
+def call(op: Op[..., Any], *operands: Any, **attributes: Any) -> Any:
+    """Run the best kernel of an op."""
+    return TRITON_KERNELS.candidates(op.name)[0].function(*operands, **attributes)
 
 
 def rows(kind: torch.dtype) -> Iterator[Call]:
@@ -112,13 +119,13 @@ def caches(kind: torch.dtype) -> Iterator[Call]:
     for width, wide in ((64, 4), (128, 4), (128, 256), (256, 256)):
         held = TorchPagedKV(x(9, 16, 8, width), x(9, 16, 8, width))
         table, q = empty(8, wide, kind=INT), x(8, 32, width)
-        yield lambda q=q, held=held, table=table: attention.paged_attention(q, held, *where, table, scale=0.1)  # type: ignore[misc]
+        yield lambda q=q, held=held, table=table: call(ops.paged_attention, q, held, *where, table, scale=0.1)  # type: ignore[misc]
     table = empty(8, 256, kind=INT)
     how = {"scale": 0.1, "window": 512, "softcap": 50.0}
-    yield lambda: attention.paged_attention(x(8, 32, 128), pages, *where, table, x(32), **how)
-    yield lambda: attention.mla_attention(x(8, 16, 512), x(8, 16, 64), latent, *where, table, scale=0.1)
+    yield lambda: call(ops.paged_attention, x(8, 32, 128), pages, *where, table, x(32), **how)
+    yield lambda: call(ops.mla_attention, x(8, 16, 512), x(8, 16, 64), latent, *where, table, scale=0.1)
     prompt = x(300, 32, 128), x(300, 8, 128), x(300, 8, 128)
-    yield lambda: attention.sdpa_varlen(*prompt, empty(2, kind=INT), empty(2, kind=INT), scale=0.1)
+    yield lambda: call(ops.sdpa_varlen, *prompt, empty(2, kind=INT), empty(2, kind=INT), scale=0.1)
 
 
 def products(kind: torch.dtype, codings: tuple[str, ...] = SCHEMES) -> Iterator[Call]:
@@ -144,9 +151,9 @@ def products(kind: torch.dtype, codings: tuple[str, ...] = SCHEMES) -> Iterator[
     yield lambda: contraction.matmul(x(4, 64, 128), x(4, 128, 64))
     codes = empty(8, 1024, kind=torch.int8), empty(512, 1024, kind=torch.int8)
     scales = empty(8, 1, kind=FLOAT), empty(512, kind=FLOAT)
-    yield lambda: contraction.quant_matmul(*codes, *scales, dtype=NAMES[kind])
+    yield lambda: call(ops.quant_matmul, *codes, *scales, dtype=NAMES[kind])
     floats = [c.view(torch.float8_e4m3fn) for c in codes]
-    yield lambda: contraction.quant_matmul(*floats, *scales, dtype=NAMES[kind])
+    yield lambda: call(ops.quant_matmul, *floats, *scales, dtype=NAMES[kind])
     yield lambda: contraction.int_matmul(codes[0], codes[1].T)
 
 
