@@ -68,7 +68,8 @@ def compile_launch(
         DeviceError: Triton or the assembler cannot compile it.
     """
     before = driver._active
-    driver.set_active(_Absent(capability))
+    absent: Any = _Absent(capability)
+    driver.set_active(absent)
     try:
         made = kernel.warmup(*arguments, grid=grid, **how)
     except Exception as error:

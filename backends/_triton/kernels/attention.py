@@ -200,19 +200,19 @@ class Keys:
     def steps(self) -> tuple[int, ...]:
         """Strides by block, place and head of keys and values, and by block and place of rotary keys."""
         for pages in (self.k, self.v):
-            if pages.stride(-1) != 1:
+            if pages.numel() and pages.stride(-1) != 1:
                 raise ValueError("keys and values must keep the elements of a head side by side")
         lead = [x.stride()[:3] if self.paged else (0, *x.stride()[:2]) for x in (self.k, self.v)]
         return *lead[0], *lead[1], *((0, 0) if self.rope is None else self.rope.stride()[:2])
 
 
-def _tile(wide: bool, width: int, group: int, latent: bool) -> dict[str, int]:
+def _tile(wide: bool, width: int, group: int) -> dict[str, int]:
     """Queries and keys that a program holds, and its warps: the same for any number of either."""
-    queries, keys = (16, 16) if latent or (wide and width > 128) else (16, 32) if wide or width > 128 else (32, 32)
+    queries, keys = (32, 32) if width <= 128 else (16, 32) if width <= 256 or not wide else (16, 16)
     return {
-        "BLOCK_M": power(group, 64 if queries == 32 and width <= 64 else queries),
+        "BLOCK_M": power(group, 64 if width <= 64 and not wide else queries),
         "BLOCK_N": keys,
-        "warps": 8 if latent else 4,
+        "warps": 8 if width > 256 else 4,
         "stages": 1 if wide or width > 128 else 2,
     }
 
@@ -246,7 +246,7 @@ def attend(
     kv_heads = keys.k.shape[-2]
     group, seqs = heads // kv_heads, query_start.numel() - 1
     wide = q.dtype is torch.float32 or keys.k.dtype is not q.dtype
-    tile = _tile(wide, max(k_dim, v_dim), group, latent)
+    tile = _tile(wide, max(k_dim, v_dim), group)
     lines = tokens // (tile["BLOCK_M"] // group) + seqs + 1
     chunks = keys.chunks
     split = chunks > 1 and lines * kv_heads < BUSY and tokens * heads * chunks * v_dim <= WORKSPACE

@@ -30,7 +30,7 @@ def heads_in(widths: Container[int], library: str) -> Callable[[Node], bool | st
             given = (cache.type["k_dim"], cache.type["v_dim"])
             if cache.type["scheme"] != q.tensor.dtype.name:
                 return f"{library} wants a cache in the dtype of the queries"
-        fits = given[0] == given[1] and given[0] in widths
+        fits = isinstance(given[0], int) and given[0] == given[1] and given[0] in widths
         return fits or f"{library} has no heads of {given[0]} and {given[1]} elements"
 
     return holds

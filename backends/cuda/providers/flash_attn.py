@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,7 @@ def register_flash_attn(registry: KernelRegistry) -> None:
 
     Its call for paged caches wants blocks of a multiple of 256, which nothing else here likes, so it is not used.
     """
-    import flash_attn
-
-    attend: Any = flash_attn.flash_attn_varlen_func
+    attend: Any = import_module("flash_attn").flash_attn_varlen_func
 
     @registry.register(
         ops.sdpa_varlen,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -80,9 +81,7 @@ class PagedPlan:
 
 def register_flashinfer(registry: KernelRegistry) -> None:
     """Enter the kernel; the package is imported now."""
-    import flashinfer
-
-    plan = PagedPlan(flashinfer)
+    plan = PagedPlan(import_module("flashinfer"))
 
     @registry.register(
         ops.paged_attention,
