@@ -208,13 +208,14 @@ class Keys:
 
 def _tile(wide: bool, width: int, group: int) -> dict[str, int]:
     """Queries and keys that a program holds, and its warps: the same for any number of either."""
-    queries, keys = (32, 32) if width <= 128 else (16, 32) if width <= 256 or not wide else (16, 16)
-    return {
-        "BLOCK_M": power(group, 64 if width <= 64 and not wide else queries),
-        "BLOCK_N": keys,
-        "warps": 8 if width > 256 else 4,
-        "stages": 1 if wide or width > 128 else 2,
-    }
+    if width <= 32:
+        queries, keys = 64, 64
+    elif width <= 128:
+        queries, keys = 64 if width <= 64 and not wide else 32, 32
+    else:
+        queries, keys = 16, 16 if wide and width > 256 else 32
+    stages = 1 if wide or width > 128 else 2
+    return {"BLOCK_M": power(group, queries), "BLOCK_N": keys, "warps": 8 if width > 256 else 4, "stages": stages}
 
 
 def attend(

@@ -9,7 +9,7 @@ import triton.language as tl
 from xinheng.core import ops
 
 from ..._torch.handles import TorchPagedKV, TorchPagedLatent
-from ..launch import launch, power
+from ..launch import launch, power, tiles
 from .registry import FLOATS, TRITON_KERNELS, readable
 from .rotary import turned
 from .scalar import inverse_root, narrow, sum_of, widen
@@ -17,19 +17,29 @@ from .scalar import inverse_root, narrow, sum_of, widen
 Tensor = torch.Tensor
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def write_kernel(
-    pages, new, slots, size, heads, width, block_step, place_step, head_step, HEADS: tl.constexpr, BLOCK: tl.constexpr
+    pages,
+    new,
+    slots,
+    rows,
+    size,
+    heads,
+    width,
+    block_step,
+    place_step,
+    head_step,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """All heads of a token into the slot of the token; elements of a head are neighbours. Slot -1 writes nothing."""
-    token = tl.program_id(0).to(tl.int64)
-    slot = tl.load(slots + token).to(tl.int64)
-    if slot >= 0:
-        head, column = tl.arange(0, HEADS)[:, None], tl.arange(0, BLOCK)[None, :]
-        there = (head < heads) & (column < width)
-        value = tl.load(new + token * heads * width + head * width + column, there, 0.0)
-        at = slot // size * block_step + slot % size * place_step + head * head_step + column
-        tl.store(pages + at, narrow(widen(value), pages.dtype.element_ty), there)
+    """Heads of tokens, one per row, into the slots of their tokens; slot -1 writes nothing."""
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    slot = tl.load(slots + row // heads, row < rows, -1).to(tl.int64)
+    column = tl.arange(0, BLOCK)[None, :]
+    there = (slot >= 0)[:, None] & (column < width)
+    value = tl.load(new + row[:, None] * width + column, there, 0.0)
+    at = slot // size * block_step + slot % size * place_step + row % heads * head_step
+    tl.store(pages + at[:, None] + column, narrow(widen(value), pages.dtype.element_ty), there)
 
 
 @triton.jit
@@ -65,10 +75,11 @@ def _write(pages: Tensor, new: Tensor, slots: Tensor) -> None:
     """New [tokens, heads, width] into pages [blocks, block_size, heads, width] whose heads are contiguous."""
     if pages.stride(-1) != 1:
         raise ValueError("pages must keep the elements of a head side by side")
-    tokens, heads, width = new.shape
+    (tokens, heads, width), block = new.shape, power(new.shape[-1], 16)
+    rows, height = tokens * heads, max(1, 1024 // block)
     launch(
-        write_kernel, (tokens,), pages, new.contiguous(), slots.contiguous(), pages.shape[1], heads, width,
-        *pages.stride()[:3], HEADS=power(heads), BLOCK=power(width, 16),
+        write_kernel, (tiles(rows, height),), pages, new.contiguous(), slots.contiguous(), rows, pages.shape[1], heads,
+        width, *pages.stride()[:3], ROWS=height, BLOCK=block,
     )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ def moe_gating_topk(
     rows, experts = logits.shape
     weights = torch.empty((rows, k), dtype=torch.float32, device=logits.device)
     chosen, block = torch.empty((rows, k), dtype=torch.int32, device=logits.device), power(experts, 16)
-    height = max(1, 512 // block)
+    height = max(1, 2048 // block)
     launch(
         gating_kernel, (tiles(rows, height),), logits.contiguous(), None if bias is None else bias.contiguous(),
         weights, chosen, rows, experts, scale, K=k, SIGMOID=score == "sigmoid", RENORMALISE=renormalise, GROUPS=groups,

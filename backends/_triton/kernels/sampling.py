@@ -20,26 +20,26 @@ M0, M1 = tl.constexpr(MULTIPLIERS[0]), tl.constexpr(MULTIPLIERS[1])
 W0, W1 = tl.constexpr(WEYL[0]), tl.constexpr(WEYL[1])
 
 
-@triton.jit
-def argmax_kernel(x, out, width, BLOCK: tl.constexpr):
-    """The place of the first largest element of a row; a NaN is larger than any number."""
-    row, lane = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
-    best = tl.full((BLOCK,), float("-inf"), tl.float32)
-    place = tl.full((BLOCK,), 2147483647, tl.int32)
+@triton.jit(do_not_specialize=["rows"])
+def argmax_kernel(x, out, rows, width, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """The place of the first largest element of each row; a NaN is larger than any number."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    base = x + row.to(tl.int64)[:, None] * width
+    best = tl.full((ROWS, BLOCK), float("-inf"), tl.float32)
+    place = tl.full((ROWS, BLOCK), 2147483647, tl.int32)
     for start in range(0, width, BLOCK):
-        column = start + lane
-        there = column < width
-        value = widen(tl.load(x + row * width + column, there, float("-inf")))
+        column = (start + tl.arange(0, BLOCK))[None, :]
+        there = (row < rows)[:, None] & (column < width)
+        value = widen(tl.load(base + column, there, float("-inf")))
         # the first element of a lane wins over none, a larger one over a smaller one, a NaN over a number
-        better = (value > best) | ((value != value) & (best == best)) | (place == 2147483647)
-        place = tl.where(there & better, column, place)
-        best = tl.where(there & better, value, best)
+        better = there & ((value > best) | ((value != value) & (best == best)) | (place == 2147483647))
+        place = tl.where(better, column, place)
+        best = tl.where(better, value, best)
     wrong = best != best
-    if max_of(wrong.to(tl.int32), 0) == 1:
-        found = min_of(tl.where(wrong, place, 2147483647), 0)
-    else:
-        found = min_of(tl.where(best == max_of(best, 0), place, 2147483647), 0)
-    tl.store(out + row, found)
+    highest = max_of(tl.where(wrong, float("-inf"), best), 1)
+    number = min_of(tl.where(best == highest[:, None], place, 2147483647), 1)
+    nothing = min_of(tl.where(wrong, place, 2147483647), 1)
+    tl.store(out + row, tl.where(nothing < 2147483647, nothing, number), row < rows)
 
 
 def _last_axis(node: Node) -> bool | str:
@@ -51,8 +51,10 @@ def _last_axis(node: Node) -> bool | str:
 @TRITON_KERNELS.register(ops.argmax, name="triton_argmax", dtypes=FLOATS, when=_last_axis)
 def argmax(x: Tensor, *, axis: int = -1) -> Tensor:
     out = torch.empty(x.shape[:-1], dtype=torch.int32, device=x.device)
-    width = x.shape[-1]
-    launch(argmax_kernel, (out.numel(),), x.contiguous(), out, width, BLOCK=power(width, 16, 2048))
+    rows, width = out.numel(), x.shape[-1]
+    block = power(width, 16, 2048)
+    height = max(1, 1024 // block)
+    launch(argmax_kernel, (tiles(rows, height),), x.contiguous(), out, rows, width, ROWS=height, BLOCK=block)
     return out
 
 

@@ -157,5 +157,21 @@ def products(kind: torch.dtype, codings: tuple[str, ...] = SCHEMES) -> Iterator[
     yield lambda: contraction.int_matmul(codes[0], codes[1].T)
 
 
-FAMILIES = {"rows": rows, "caches": caches, "products": products}
+def decoding(kind: torch.dtype) -> Iterator[Call]:
+    """A layer of an 8B model with weights of four bits, one token in each of 8 sequences of up to 4096."""
+
+    def x(*shape: int) -> Tensor:
+        return empty(*shape, kind=kind)
+
+    pages, held = TorchPagedKV(x(9, 16, 8, 128), x(9, 16, 8, 128)), weight("q4_k", 512, 4096)
+    lists = empty(9, kind=INT), empty(8, kind=INT), empty(8, 256, kind=INT)
+    yield lambda: norm.add_rms_norm(x(8, 4096), x(8, 4096), x(4096), eps=1e-6)
+    yield lambda: linear.linear(x(8, 4096), held)
+    yield lambda: rotary.rotary_embedding(x(8, 32, 128), empty(8, 64, kind=FLOAT), empty(8, 64, kind=FLOAT))
+    yield lambda: cache.write_cache(pages, x(8, 8, 128), x(8, 8, 128), empty(8, kind=INT))
+    yield lambda: call(ops.paged_attention, x(8, 32, 128), pages, *lists, scale=0.1)
+    yield lambda: gated.silu_and_mul(x(8, 14336), x(8, 14336))
+
+
+FAMILIES = {"decoding": decoding, "rows": rows, "caches": caches, "products": products}
 """The functions above by name."""
