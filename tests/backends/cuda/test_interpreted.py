@@ -1,4 +1,4 @@
-"""The device `cuda:interpreted`: Triton's interpreter agrees with the float64 reference, by the suite and its bounds."""
+"""The device `cuda:interpreted`: Triton's interpreter agrees with the float64 reference within the suite's bounds."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def conformance(folder: Path, *arguments: str) -> list[dict[str, Any]]:
 
 
 def test_a_sample_of_all_kernels_agrees_with_the_reference(tmp_path: Path) -> None:
-    made = conformance(tmp_path, "--shard", "1/160")
-    assert len(made) > 30
+    made = conformance(tmp_path, "--shard", "1/250")
+    assert len(made) > 20
     passed = [outcome for outcome in made if outcome["verdict"] == "pass"]
     assert all(outcome["kernel"].startswith(("triton_", "torch_")) for outcome in passed if outcome.get("kernel"))
-    assert len({outcome["kernel"] for outcome in passed if outcome.get("kernel", "").startswith("triton_")}) > 12
+    assert len({outcome["kernel"] for outcome in passed if outcome.get("kernel", "").startswith("triton_")}) > 10
 
 
 @pytest.mark.slow
