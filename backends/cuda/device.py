@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import ClassVar
 
 import torch
 
@@ -31,8 +30,6 @@ def dtypes_of(capability: tuple[int, int]) -> frozenset[DType]:
 class CUDADevice(AcceleratorDevice):
     """`cuda:0` and so on, as this process numbers its cards."""
 
-    collective: ClassVar[str] = "nccl"
-
     def __init__(self, index: int, options: DeviceOptions) -> None:
         spec, place = f"cuda:{index}", torch.device("cuda", index)
         if find_spec("triton") is not None:
@@ -40,7 +37,7 @@ class CUDADevice(AcceleratorDevice):
         fast = options.numerics.mode == "fast"
         capability = torch.cuda.get_device_capability(place)
         capabilities = Capabilities(dtypes_of(capability), preferred_dtype="bfloat16", arithmetic=arithmetic_of(fast))
-        super().__init__(spec, torch.cuda.get_device_name(place), place, capabilities)
+        super().__init__(spec, torch.cuda.get_device_name(place), place, capabilities, collective="nccl")
         _forbid_narrow_sums()
         self.kernels = kernels_of(self, place, fast)
 

@@ -19,8 +19,8 @@ from xinheng.core.hal import KernelRegistry
 from ..._torch.handles import TorchPagedKV, TorchPagedLatent
 from ..launch import launch, power, tiles
 from .registry import FLOATS, TRITON_KERNELS, readable
-from .scalar import max_of, narrow, product, sum_of, tanh, widen
-from .softmax import exponential, finished, merged, sequence_of, weighted
+from .scalar import device, max_of, product, sum_of, tanh, widen
+from .softmax import exponential, keys_of, merged, sequence_of, span_of, store_finished, weighted
 
 Tensor = torch.Tensor
 
@@ -32,10 +32,73 @@ WORKSPACE = 1 << 24
 """Sums of chunks, in elements, that are worth their memory."""
 
 
+@device
+def as_read(x, WIDE: tl.constexpr):
+    """A factor of a product, as float32 where the products are."""
+    if WIDE:
+        x = widen(x)
+    return x
+
+
+@device
+def visible_at(key, read, position, used, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
+    """Which keys, of those that are read at all, a query sees."""
+    seen = (used & (position >= 0))[:, None] & read[None, :]
+    if CAUSAL:
+        seen = seen & (key[None, :] <= position[:, None])
+    if WINDOW:
+        seen = seen & (position[:, None] - key[None, :] < window)
+    return seen
+
+
+@device
+def chunk_of(
+    query, turned, k, k_rope, v, table, bias, line, used, position, from_key, to_key, start, stop, first_key,
+    k_dim, rope_dim, v_dim, size, scale, window, softcap, k_block, k_place, v_block, v_place, r_block, r_place,
+    PAGED: tl.constexpr, LATENT: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
+    WIDE: tl.constexpr, PARTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """Largest logits, sums of exponentials and weighted values over keys of a chunk; k and v are those of a head."""
+    d, r, w = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_V)
+    top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    total = tl.full((BLOCK_M,), 0, tl.float32)
+    made = tl.full((BLOCK_M, BLOCK_V), 0, tl.float32)
+    for tile_start in range(from_key, to_key, BLOCK_N):
+        key = tile_start + tl.arange(0, BLOCK_N)
+        read = (key >= start) & (key < stop)
+        if PAGED:
+            block = tl.load(table + key // size, read, 0).to(tl.int64)
+            at_k, at_v = block * k_block + key % size * k_place, block * v_block + key % size * v_place
+        else:
+            at_k, at_v = (first_key + key) * k_place, (first_key + key) * v_place
+        keyed = as_read(tl.load(k + at_k[:, None] + d[None, :], read[:, None] & (d < k_dim)[None, :], 0.0), WIDE)
+        logits = product(query, tl.trans(keyed), tl.full((BLOCK_M, BLOCK_N), 0, tl.float32))
+        if LATENT:
+            at_r = block * r_block + key % size * r_place
+            rope = tl.load(k_rope + at_r[:, None] + r[None, :], read[:, None] & (r < rope_dim)[None, :], 0.0)
+            logits = product(turned, tl.trans(as_read(rope, WIDE)), logits)
+            value = keyed
+        else:
+            value = as_read(tl.load(v + at_v[:, None] + w[None, :], read[:, None] & (w < v_dim)[None, :], 0.0), WIDE)
+        logits *= scale
+        if SOFTCAP:
+            logits = tanh(tl.div_rn(logits, softcap)) * softcap
+        visible = visible_at(key, read, position, used, window, CAUSAL, WINDOW)
+        if bias is not None:
+            logits += widen(tl.load(bias + line[:, None] + key[None, :], visible, 0.0))
+        logits = tl.where(visible, logits, float("-inf"))
+        highest = tl.maximum(top, max_of(logits, 1))
+        kept, p = exponential(top, highest), exponential(logits, highest[:, None])
+        total = total * kept + sum_of(p, 1)
+        made = weighted(p, value, made * kept[:, None], PARTS)
+        top = highest
+    return top, total, made
+
+
 @triton.jit(do_not_specialize=["tokens", "seqs", "table_step", "bias_keys", "window"])
 def attention_kernel(
-    q, q_rope, k, k_rope, v, out, lse, tops, totals, sums,
-    starts, lengths, key_starts, table, sinks, bias,
+    q, q_rope, k, k_rope, v, out, lse, tops, totals, sums, starts, lengths, key_starts, table, sinks, bias,
     tokens, seqs, heads, k_dim, rope_dim, v_dim, size, table_step, bias_keys, scale, window, softcap,
     k_block, k_place, k_head, v_block, v_place, v_head, r_block, r_place,
     GROUP: tl.constexpr, PAGED: tl.constexpr, LATENT: tl.constexpr, SPLIT: tl.constexpr, CAUSAL: tl.constexpr,
@@ -54,91 +117,34 @@ def attention_kernel(
     end = tl.load(starts + s + 1, s < seqs, tokens).to(tl.int32)
     first = (tile - begin // BLOCK_Q - s) * BLOCK_Q
     if begin + first < end:
-        first_key = tl.full((), 0, tl.int64)
-        if PAGED:
-            length = tl.load(lengths + s, s < seqs, 0).to(tl.int32)
-        else:
-            first_key = tl.load(key_starts + s, s < seqs, 0).to(tl.int64)
-            length = (tl.load(key_starts + s + 1, s < seqs, 0) - first_key).to(tl.int32)
+        length, first_key = keys_of(lengths, key_starts, s, seqs, PAGED)
         row = tl.arange(0, BLOCK_M)
-        offset = first + row // GROUP
+        offset, head = first + row // GROUP, kv_head * GROUP + row % GROUP
         used = (row // GROUP < BLOCK_Q) & (begin + offset < end)
-        token = (begin + offset).to(tl.int64)
-        head = kv_head * GROUP + row % GROUP
-        position = length - (end - begin) + offset
-        line = token * heads + head
-        earliest = length - (end - begin) + first
-        latest = tl.minimum(earliest + BLOCK_Q, length) - 1
-        stop = latest + 1 if CAUSAL else length
-        stop = tl.where(latest >= 0, stop, 0)
-        start = tl.maximum(earliest - window + 1, 0) if WINDOW else 0
+        line, position = (begin + offset).to(tl.int64) * heads + head, length - (end - begin) + offset
+        start, stop = span_of(length, length - (end - begin) + first, window, CAUSAL, WINDOW, BLOCK_Q)
         d, w = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
         query = tl.load(q + line[:, None] * k_dim + d[None, :], used[:, None] & (d < k_dim)[None, :], 0.0)
+        turned = query
         if LATENT:
             r = tl.arange(0, BLOCK_R)
             turned = tl.load(
                 q_rope + line[:, None] * rope_dim + r[None, :], used[:, None] & (r < rope_dim)[None, :], 0.0
             )
         top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-        total = tl.full((BLOCK_M,), 0, tl.float32)
-        made = tl.full((BLOCK_M, BLOCK_V), 0, tl.float32)
+        total, made = tl.full((BLOCK_M,), 0, tl.float32), tl.full((BLOCK_M, BLOCK_V), 0, tl.float32)
         chunk = tl.program_id(2) if SPLIT else start // CHUNK
         last = chunk + 1 if SPLIT else (stop + CHUNK - 1) // CHUNK
         while chunk < last:
-            chunk_top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-            chunk_total = tl.full((BLOCK_M,), 0, tl.float32)
-            chunk_made = tl.full((BLOCK_M, BLOCK_V), 0, tl.float32)
-            from_key = tl.maximum(chunk * CHUNK, start // BLOCK_N * BLOCK_N)
-            to_key = tl.minimum(chunk * CHUNK + CHUNK, stop)
-            for tile_start in range(from_key, to_key, BLOCK_N):
-                key = tile_start + tl.arange(0, BLOCK_N)
-                read = (key >= start) & (key < stop)
-                if PAGED:
-                    block = tl.load(table + s * table_step + key // size, read, 0).to(tl.int64)
-                    at_k = block * k_block + key % size * k_place
-                    at_v = block * v_block + key % size * v_place
-                else:
-                    at_k, at_v = (first_key + key) * k_place, (first_key + key) * v_place
-                keyed = tl.load(
-                    k + at_k[:, None] + kv_head * k_head + d[None, :], read[:, None] & (d < k_dim)[None, :], 0.0
-                )
-                logits = tl.full((BLOCK_M, BLOCK_N), 0, tl.float32)
-                if WIDE:
-                    logits = product(widen(query), tl.trans(widen(keyed)), logits)
-                else:
-                    logits = product(query, tl.trans(keyed), logits)
-                if LATENT:
-                    at_r = block * r_block + key % size * r_place
-                    rope = tl.load(k_rope + at_r[:, None] + r[None, :], read[:, None] & (r < rope_dim)[None, :], 0.0)
-                    if WIDE:
-                        logits = product(widen(turned), tl.trans(widen(rope)), logits)
-                    else:
-                        logits = product(turned, tl.trans(rope), logits)
-                logits *= scale
-                if SOFTCAP:
-                    logits = tanh(tl.div_rn(logits, softcap)) * softcap
-                visible = used[:, None] & read[None, :] & (position >= 0)[:, None]
-                if CAUSAL:
-                    visible = visible & (key[None, :] <= position[:, None])
-                if WINDOW:
-                    visible = visible & (position[:, None] - key[None, :] < window)
-                if bias is not None:
-                    logits += widen(tl.load(bias + line[:, None] * bias_keys + key[None, :], visible, 0.0))
-                logits = tl.where(visible, logits, float("-inf"))
-                highest = tl.maximum(chunk_top, max_of(logits, 1))
-                kept = exponential(chunk_top, highest)
-                p = exponential(logits, highest[:, None])
-                chunk_total = chunk_total * kept + sum_of(p, 1)
-                if LATENT:
-                    value = keyed
-                else:
-                    value = tl.load(
-                        v + at_v[:, None] + kv_head * v_head + w[None, :], read[:, None] & (w < v_dim)[None, :], 0.0
-                    )
-                chunk_made = chunk_made * kept[:, None]
-                chunk_made = weighted(p, widen(value) if WIDE else value, chunk_made, PARTS)
-                chunk_top = highest
-            top, total, made = merged(top, total, made, chunk_top, chunk_total, chunk_made)
+            found = chunk_of(
+                as_read(query, WIDE), as_read(turned, WIDE), k + kv_head * k_head, k_rope, v + kv_head * v_head,
+                table + s * table_step if PAGED else table, bias, line * bias_keys, used, position,
+                tl.maximum(chunk * CHUNK, start // BLOCK_N * BLOCK_N), tl.minimum(chunk * CHUNK + CHUNK, stop), start,
+                stop, first_key, k_dim, rope_dim, v_dim, size, scale, window, softcap, k_block, k_place, v_block,
+                v_place, r_block, r_place, PAGED, LATENT, CAUSAL, WINDOW, SOFTCAP, WIDE, PARTS, BLOCK_M, BLOCK_N,
+                BLOCK_D, BLOCK_R, BLOCK_V,
+            )  # fmt: skip
+            top, total, made = merged(top, total, made, found[0], found[1], found[2])
             chunk += 1
         if SPLIT:
             at = line * tl.num_programs(2) + tl.program_id(2)
@@ -147,10 +153,7 @@ def attention_kernel(
             there = (used & (total != 0.0))[:, None] & (w < v_dim)[None, :]
             tl.store(sums + at[:, None] * v_dim + w[None, :], made, there)
         else:
-            made, final = finished(top, total, made, sinks, head, used)
-            to = out + line[:, None] * v_dim + w[None, :]
-            tl.store(to, narrow(made, out.dtype.element_ty), used[:, None] & (w < v_dim)[None, :])
-            tl.store(lse + line, final, used)
+            store_finished(out, lse, top, total, made, sinks, head, line, used, v_dim, w)
 
 
 @triton.jit(do_not_specialize=["lines", "chunks"])
@@ -170,10 +173,7 @@ def combine_kernel(
         there = (chunk_total != 0.0)[:, None] & (w < v_dim)[None, :]
         chunk_made = tl.load(sums + at[:, None] * v_dim + w[None, :], there, 0.0)
         top, total, made = merged(top, total, made, chunk_top, chunk_total, chunk_made)
-    made, final = finished(top, total, made, sinks, (line % heads).to(tl.int32), used)
-    to = out + line[:, None] * v_dim + w[None, :]
-    tl.store(to, narrow(made, out.dtype.element_ty), used[:, None] & (w < v_dim)[None, :])
-    tl.store(lse + line, final, used)
+    store_finished(out, lse, top, total, made, sinks, (line % heads).to(tl.int32), line, used, v_dim, w)
 
 
 @dataclass(frozen=True)
@@ -347,8 +347,7 @@ def register_attention(registry: KernelRegistry, suffix: str, exact: bool, prior
         causal: bool = True,
     ) -> tuple[Tensor, Tensor]:
         lengths, table = _contiguous(seq_lens, block_table)
-        pages = cache.latent[:, :, None]
-        keys = Keys(pages, pages, lengths, table, rope=cache.rope)
+        keys = Keys(*[cache.latent[:, :, None]] * 2, lengths, table, rope=cache.rope)
         return attend(q_latent, keys, query_start, scale=scale, causal=causal, q_rope=q_rope, exact=exact)
 
 

@@ -38,6 +38,15 @@ def group_of(starts, groups, tile, BLOCK_M: tl.constexpr):
 
 
 @device
+def source_of(taken, line, used, choices):
+    """The rows of x that lines of the result are made from."""
+    source = line.to(tl.int64)
+    if taken is not None:
+        source = (tl.load(taken + line, used, 0) // choices).to(tl.int64)
+    return source
+
+
+@device
 def matched(x, weight, total, WIDE: tl.constexpr):
     """total plus a tile of x times the transpose of a tile of a weight, in the dtype of x unless `WIDE`."""
     if WIDE:
@@ -66,10 +75,7 @@ def linear_kernel(
     line = begin + tile * BLOCK_M + tl.arange(0, BLOCK_M)
     if begin + tile * BLOCK_M < end:
         used = line < end
-        source = line.to(tl.int64)
-        if taken is not None:
-            source = (tl.load(taken + line, used, 0) // choices).to(tl.int64)
-        at = x + head * x_head + source[:, None] * x_step
+        at = x + head * x_head + source_of(taken, line, used, choices)[:, None] * x_step
         place = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
         row = group * rows + place[:, None].to(tl.int64)
         inside = (place < rows)[:, None]

@@ -41,19 +41,43 @@ def merged(top, total, sums, other_top, other_total, other_sums):
 
 
 @device
-def finished(top, total, sums, sinks, head, used):
-    """Outputs and log-sum-exps; `sinks` add a logit without a value to rows that see a key."""
+def store_finished(out, lse, top, total, sums, sinks, head, line, used, width, column):
+    """Store outputs and log-sum-exps of rows; `sinks` add a logit without a value to those that see a key."""
     seen = total != 0.0  # the largest logit alone gives 1
     if sinks is not None:
-        sink = tl.load(sinks + head, used, 0.0).to(tl.float32)
+        sink = tl.load(sinks + head, used, 0.0)
+        sink = widen(sink)
         highest = tl.maximum(top, sink)
         mine = exponential(top, highest)
         total = total * mine + exponential(sink, highest)
         sums = sums * mine[:, None]
         top = highest
     safe = tl.where(seen, total, 1.0)
-    out = tl.where(seen[:, None], tl.div_rn(sums, safe[:, None]), 0.0)
-    return out, tl.where(seen, top + tl.log(safe), float("-inf"))
+    made = tl.where(seen[:, None], tl.div_rn(sums, safe[:, None]), 0.0)
+    to = out + line[:, None] * width + column[None, :]
+    tl.store(to, narrow(made, out.dtype.element_ty), used[:, None] & (column < width)[None, :])
+    tl.store(lse + line, tl.where(seen, top + tl.log(safe), float("-inf")), used)
+
+
+@device
+def keys_of(lengths, key_starts, s, seqs, PAGED: tl.constexpr):
+    """How many keys a sequence has, and which row is the first of those that lie side by side."""
+    first = tl.full((), 0, tl.int64)
+    if PAGED:
+        length = tl.load(lengths + s, s < seqs, 0).to(tl.int32)
+    else:
+        first = tl.load(key_starts + s, s < seqs, 0).to(tl.int64)
+        length = (tl.load(key_starts + s + 1, s < seqs, 0) - first).to(tl.int32)
+    return length, first
+
+
+@device
+def span_of(length, earliest, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BLOCK_Q: tl.constexpr):
+    """The keys that queries from position `earliest` on see, from the first to the one behind the last."""
+    latest = tl.minimum(earliest + BLOCK_Q, length) - 1
+    stop = tl.where(latest >= 0, latest + 1 if CAUSAL else length, 0)
+    start = tl.maximum(earliest - window + 1, 0) if WINDOW else 0
+    return start, stop
 
 
 @device
