@@ -6,13 +6,14 @@ from importlib.util import find_spec
 
 import torch
 
-from xinheng.core.hal import Capabilities, DeviceOptions
+from xinheng.core.hal import Capabilities, DeviceOptions, Limits
 from xinheng.core.ir.dtype import DType, dtype
 
 from .._torch.accelerator import AcceleratorDevice
 from .._torch.handles import DTYPES
 from .._triton.interpreter import demand
 from .kernels import arithmetic_of, kernels_of
+from .limits import measured_limits
 
 EIGHT_BIT_FLOATS = (8, 9)
 """The compute capability from which cards convert eight-bit floats."""
@@ -37,9 +38,13 @@ class CUDADevice(AcceleratorDevice):
         fast = options.numerics.mode == "fast"
         capability = torch.cuda.get_device_capability(place)
         capabilities = Capabilities(dtypes_of(capability), preferred_dtype="bfloat16", arithmetic=arithmetic_of(fast))
-        super().__init__(spec, torch.cuda.get_device_name(place), place, capabilities, collective="nccl")
+        name = torch.cuda.get_device_name(place)
+        super().__init__(spec, name, place, capabilities, collective="nccl", graph="CUDAGraph")
         _forbid_narrow_sums()
         self.kernels = kernels_of(self, place, fast)
+
+    def limits(self, working_set: int) -> Limits | None:
+        return measured_limits(self.runtime, self.device, self.memory(), working_set)
 
     def notes(self) -> tuple[str, ...]:
         if find_spec("triton") is not None:

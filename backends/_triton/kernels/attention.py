@@ -347,7 +347,7 @@ def register_attention(registry: KernelRegistry, suffix: str, exact: bool, prior
         causal: bool = True,
     ) -> tuple[Tensor, Tensor]:
         lengths, table = _contiguous(seq_lens, block_table)
-        keys = Keys(*[cache.latent[:, :, None]] * 2, lengths, table, rope=cache.rope)
+        keys = Keys((pages := cache.latent[:, :, None]), pages, lengths, table, rope=cache.rope)
         return attend(q_latent, keys, query_start, scale=scale, causal=causal, q_rope=q_rope, exact=exact)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,7 @@ if interpreting():
 
 from xinheng.backends._triton import kernels
 
-sys.path.insert(0, str(Path(__file__).parent))
-import model_launches
+from . import model_launches
 
 
 @pytest.fixture(autouse=True)

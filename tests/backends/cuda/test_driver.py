@@ -61,7 +61,7 @@ class Library:
         return self._written(buffer, size, self._card(handle).uuid)
 
     def _card(self, handle: Any) -> Card:
-        card = self.cards[handle.value - 1]
+        card: Card | None = self.cards[handle.value - 1]
         assert card is not None
         return card
 

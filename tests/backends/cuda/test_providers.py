@@ -170,7 +170,7 @@ def test_what_flashinfer_takes(
     cache = b.state("cache", paged_kv(2, *widths, scheme))
     lists = [b.input(n, TensorType(int32, s)) for n, s in (("starts", (3,)), ("lengths", (2,)), ("table", (2, 4)))]
     sunk = b.input("sinks", TensorType(kind, (8,))) if sinks else None
-    out, _ = ops.paged_attention(q, cache, *lists, sunk, scale=0.1)
+    out, _ = ops.paged_attention(q, cache, lists[0], lists[1], lists[2], sunk, scale=0.1)
     graph = b.build(out=out)
     kernel, refusals = provided[0].select(graph.nodes[0])
     assert (kernel is not None) is taken, refusals
