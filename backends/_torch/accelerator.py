@@ -32,6 +32,8 @@ from .device import TorchDevice
 from .distributed import DistributedCommunicator
 from .handles import NAMES, TorchWeight
 from .kernels import TORCH_KERNELS
+from .kernels.collective import register_collectives
+from .kernels.movement import register_makers
 from .plane_part import plane_part
 
 
@@ -63,7 +65,7 @@ class AcceleratorDevice(TorchDevice):
         """The graph that is being captured, or that is about to be replayed."""
         self.runtime: Any = torch.get_device_module(device)
         self.runtime.set_device(device)
-        self.kernels = KernelRegistry(TORCH_KERNELS)
+        self.kernels = KernelRegistry(_plain(self))
         self._pins = _pins()
 
     def upload(self, array: NDArray[Any], dtype: DType) -> Buffer:
@@ -137,6 +139,14 @@ class AcceleratorDevice(TorchDevice):
             f"{self.spec}: no room for {what}: {memory.available >> 20} of {memory.total >> 20} MiB are free; "
             "use a smaller model, a narrower weight scheme, or lower engine.cache_memory"
         )
+
+
+def _plain(device: AcceleratorDevice) -> KernelRegistry:
+    """The kernels of plain torch, with those that make tensors on a device or reach its groups."""
+    kernels = KernelRegistry(TORCH_KERNELS)
+    register_makers(kernels, device.device)
+    register_collectives(kernels, device)
+    return kernels
 
 
 def _pins() -> bool:

@@ -48,14 +48,18 @@ def new(
         str, typer.Option(help="Apache-2.0, MIT, BSD-3-Clause, or any other SPDX expression.")
     ] = "Apache-2.0",
     vendor: Annotated[str | None, typer.Option(help="Who makes the device, as people write it.")] = None,
+    torch: Annotated[
+        str | None, typer.Option(help="The device type by which torch addresses it, if it does, such as npu.")
+    ] = None,
 ) -> None:
     """Write a new plugin that works at once: a device, one kernel, a ledger, and its conformance test."""
     from xinheng.conformance.scaffold import scaffold
 
     folder = dir or Path(f"xinheng-{name}")
-    for path in scaffold(name, folder, license=license, vendor=vendor):
+    for path in scaffold(name, folder, license=license, vendor=vendor, torch=torch):
         print(path)
-    print(f"\npip install -e {folder} && xinheng plugin check {name} && python -m pytest {folder}")
+    device = f" --device {name}:emulated" if torch else ""
+    print(f"\npip install -e {folder} && xinheng plugin check {name}{device} && python -m pytest {folder}")
 
 
 def _print(made: Checkup) -> None:

@@ -30,14 +30,24 @@ FILES = {
     "tests/test_conformance.py": "test_conformance.py.j2",
 }
 """Files of a plugin and their templates; the empty name stands for an empty file."""
+ON_TORCH = {
+    "README.md": "torch_readme.md.j2",
+    "src/{package}/__init__.py": "torch_backend.py.j2",
+    "src/{package}/kernels.py": "torch_kernels.py.j2",
+    "tests/test_conformance.py": "torch_test_conformance.py.j2",
+}
+"""What differs for a chip that torch addresses already."""
 
 
-def scaffold(name: str, folder: Path, *, license: str = "Apache-2.0", vendor: str | None = None) -> list[Path]:
+def scaffold(
+    name: str, folder: Path, *, license: str = "Apache-2.0", vendor: str | None = None, torch: str | None = None
+) -> list[Path]:
     """Write a plugin called `name` into a new folder and return its files.
 
     Args:
         license: an SPDX expression.
         vendor: as people write it; by default the name.
+        torch: the device type by which torch addresses the chip, if it does; every op runs at once then.
 
     Raises:
         PluginError: the name cannot be one or is taken, the license is none, or the folder has something in it.
@@ -47,6 +57,8 @@ def scaffold(name: str, folder: Path, *, license: str = "Apache-2.0", vendor: st
         raise PluginError(f"license {license!r} is no SPDX expression; one looks like {' or '.join(LICENSES)}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise PluginError(f"{folder} is there already; choose another folder with --dir")
+    if torch is not None and not re.fullmatch("[a-z][a-z0-9]*", torch):
+        raise PluginError(f"torch has no device type {torch!r}: it is a word of lower case letters, such as npu")
     package = package_name(name)
     shown = vendor or " ".join(part.capitalize() for part in re.split("[-_]", name))
     values = {
@@ -57,11 +69,12 @@ def scaffold(name: str, folder: Path, *, license: str = "Apache-2.0", vendor: st
         "license": license,
         "year": datetime.now(UTC).year,
         "api_version": API_VERSION,
+        "torch": torch,
     }
     environment = Environment(
         loader=FunctionLoader(_template), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )
-    files = dict(FILES) | ({"LICENSE": f"licenses/{license}.j2"} if license in LICENSES else {})
+    files = FILES | ({} if torch is None else ON_TORCH) | ({"LICENSE": f"licenses/{license}.j2"} if license in LICENSES else {})
     written = []
     for path, template in files.items():
         target = folder / path.format(package=package)
