@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 """A tensor of any element type."""
+LINE = 64
+"""Bytes of a cache line."""
 
 _BITS: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int16)}
 
@@ -44,3 +46,17 @@ def stride(x: Array, axis: int) -> int:
 def contiguous(x: Array) -> Array:
     """`x` in memory without gaps, in the order of its axes; itself if it lies so already."""
     return x if x.flags.c_contiguous else x.copy()
+
+
+def aligned(x: Array) -> Array:
+    """A contiguous array on a cache line; itself if it lies there.
+
+    Some libraries choose the order of a sum by where their operands lie.
+    """
+    if address(x) % LINE == 0:
+        return x
+    memory = np.empty(x.nbytes + LINE, np.uint8)
+    start = -address(memory) % LINE
+    made = memory[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+    made[...] = x
+    return made

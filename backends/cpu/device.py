@@ -34,7 +34,7 @@ from xinheng.core.ir.graph import Graph
 from xinheng.core.ir.types import StateType
 from xinheng.core.ops import KVPages, LatentPages, SequenceSlots
 
-from .arrays import Array, contiguous
+from .arrays import Array, aligned, contiguous
 from .executable import CPUExecutable
 from .guarded import HostGuard
 from .handles import HELD, HostWeight, HostWeightPart
@@ -101,7 +101,7 @@ class CPUDevice(Device):
     def upload(self, array: NDArray[Any], dtype: DType) -> Buffer:
         if dtype not in HELD:
             raise DeviceError(f"{self.spec}: kernels take no tensors of {dtype}")
-        return self._placed(contiguous(array if array.dtype == dtype.numpy else cast_to(array, dtype)))
+        return self._placed(aligned(contiguous(array if array.dtype == dtype.numpy else cast_to(array, dtype))))
 
     def _placed(self, array: Array) -> Array:
         return array if self.guard is None else self.guard.moved(array)

@@ -16,7 +16,7 @@ from xinheng.core.hal import BAND, MemoryGuard, Region, RegionGuard, canary
 from xinheng.core.ir.dtype import from_numpy
 from xinheng.core.ir.types import TensorType
 
-from .arrays import Array, bits_type, strides
+from .arrays import Array, aligned, bits_type, strides
 
 
 class HostRegion(Region):
@@ -28,7 +28,7 @@ class HostRegion(Region):
         steps, size = strides(like), like.itemsize
         inside = 1 + sum((n - 1) * step for n, step in zip(like.shape, steps, strict=True)) if like.size else 0
         pattern = np.frombuffer(canary(kind), np.uint8)
-        self._bytes = np.tile(pattern, inside + 2 * BAND // size)
+        self._bytes = aligned(np.tile(pattern, inside + 2 * BAND // size))
         self._clean = np.tile(pattern, BAND // size)
         values = self._bytes[BAND:].view(bits_type(like.dtype))
         self.array = as_strided(values, like.shape, [step * size for step in steps]).view(like.dtype)

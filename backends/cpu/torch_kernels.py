@@ -146,10 +146,13 @@ def array_of(x: torch.Tensor) -> Array:
 def _tensor(x: Array) -> torch.Tensor:
     bits = bits_type(x.dtype)
     plain = x if bits is x.dtype else x.view(bits)
+    if plain.flags.c_contiguous:  # where numpy tells any stride for an axis of one element, and torch goes by it
+        plain = plain.reshape(-1)
     if plain.flags.writeable:
         made = torch.from_numpy(plain)
     else:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             made = torch.from_numpy(plain)
-    return made if plain is x else made.view(DTYPES[from_numpy(x.dtype)])
+    made = made if bits is x.dtype else made.view(DTYPES[from_numpy(x.dtype)])
+    return made.view(x.shape) if x.flags.c_contiguous else made

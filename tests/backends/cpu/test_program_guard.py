@@ -99,6 +99,7 @@ def test_uploads_states_and_tensors_of_torch_are_guarded_while_somebody_watches(
         ids = cpu.upload(np.ones(3, np.int32), int32)
         state = cpu.allocate_state(paged_kv(1, 4, 4, "float32"), StateSpace(2, 16))
         assert not state.k.any() and not state.v.any()
+        assert all(held.ctypes.data % 64 == 0 for held in (ids, state.k, state.v))
         made = summed.bind({})
         made.run({"x": np.ones((2, 3), np.float32)}).wait()
         assert cpu.download(made.outputs["y"]).tolist() == [3, 3]
