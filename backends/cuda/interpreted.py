@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from xinheng.core.hal import Buffer, Capabilities, DeviceOptions, MemoryStats, WeightSource, converted
+from xinheng.core.hal import Buffer, Capabilities, DeviceOptions, MemoryStats, WeightSource
 from xinheng.core.hal.host import host_memory
 
-from .._torch import TorchDevice, TorchWeight
-from .._torch.plane_part import plane_part
+from .._torch import TorchDevice
 from .._triton.interpreter import demand
+from .._triton.preparation import prepared
 
 SPEC = "cuda:interpreted"
 CAPABILITY = (9, 0)
@@ -32,10 +32,7 @@ class InterpretedDevice(TorchDevice):
         self.kernels = kernels_of(self, place, fast)
 
     def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
-        held, how = converted(source, self.capabilities.dtypes, self.spec)
-        parts = tuple(plane_part(part, held.shape[-1], self.upload) for part in held.parts)
-        planes = any(not part.dense for part in parts)
-        return TorchWeight(held.shape, parts, how or ("planes of codes and scales" if planes else "as stored"))
+        return prepared(self, source)
 
     def memory(self) -> MemoryStats:
         return host_memory()

@@ -15,7 +15,7 @@ from ..._torch.handles import DTYPES, TorchWeight
 from ..._torch.plane_part import PlanePart
 from ..._torch.planes import SUPER
 from ..launch import launch, power, tiles
-from .registry import TRITON_KERNELS
+from .registry import FLOATS, TRITON_KERNELS
 from .scalar import device, narrow, widen
 
 Tensor = torch.Tensor
@@ -124,7 +124,7 @@ def _expand(part: PlanePart, indices: Tensor | None, out: Tensor, first: int) ->
     )  # fmt: skip
 
 
-@TRITON_KERNELS.register(ops.dequantize, name="triton_dequantize")
+@TRITON_KERNELS.register(ops.dequantize, name="triton_dequantize", dtypes=FLOATS)
 def dequantize(weight: TorchWeight, *, dtype: DType) -> Tensor:
     out = torch.empty(weight.shape, dtype=DTYPES[dtype], device=parts_of(weight)[0].codes.device)
     first = 0
@@ -134,7 +134,7 @@ def dequantize(weight: TorchWeight, *, dtype: DType) -> Tensor:
     return out
 
 
-@TRITON_KERNELS.register(ops.embedding, name="triton_embedding")
+@TRITON_KERNELS.register(ops.embedding, name="triton_embedding", dtypes=FLOATS)
 def embedding(indices: Tensor, weight: TorchWeight, *, dtype: DType) -> Tensor:
     flat = indices.reshape(-1).contiguous()
     out = torch.empty((flat.numel(), weight.shape[1]), dtype=DTYPES[dtype], device=indices.device)
