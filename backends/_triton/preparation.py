@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import groupby
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ def _joined(run: Sequence[WeightPart], columns: int, upload: Upload) -> PlanePar
         return piece
     rows, first, at = sum(part.rows for part in run), piece, 0
     tensors = {f.name: x for f in fields(piece) if isinstance(x := getattr(piece, f.name), torch.Tensor)}
-    whole = {name: x.new_empty((rows, *x.shape[1:])) for name, x in tensors.items()}
+    whole: dict[str, Any] = {name: x.new_empty((rows, *x.shape[1:])) for name, x in tensors.items()}
     for part in run:
         piece = first if part is run[0] else plane_part(part, columns, upload)
         for name, tensor in whole.items():
