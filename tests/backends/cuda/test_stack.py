@@ -58,6 +58,17 @@ def test_what_leaves_other_cards_or_kernels() -> None:
     assert usable(replace(WHOLE, triton=False, torch=(12, 9)))  # a newer minor version runs on the same driver
 
 
+@pytest.mark.parametrize(
+    "stack",
+    [BARE, replace(WHOLE, torch=(), triton=False, cards=(T4,)), replace(WHOLE, torch=(13, 0), hidden="", cards=())],
+)
+def test_everything_is_told_in_chinese_too(stack: Stack) -> None:
+    for finding in findings(stack):
+        text, remedy = finding.told("zh")
+        assert any("\u4e00" <= letter <= "\u9fff" for letter in text)
+        assert remedy
+
+
 def test_the_hardware_is_named_first() -> None:
     assert codes(BARE) == ["cuda.driver-missing", "cuda.torch-missing"]
 
