@@ -32,6 +32,7 @@ from .device import TorchDevice
 from .distributed import DistributedCommunicator
 from .handles import NAMES, TorchWeight
 from .kernels import TORCH_KERNELS
+from .kernels.by_token import register_by_token
 from .kernels.collective import register_collectives
 from .kernels.movement import register_makers
 from .plane_part import plane_part
@@ -146,6 +147,9 @@ def _plain(device: AcceleratorDevice) -> KernelRegistry:
     kernels = KernelRegistry(TORCH_KERNELS)
     register_makers(kernels, device.device)
     register_collectives(kernels, device)
+    arithmetic = device.capabilities.arithmetic
+    if arithmetic is not None and arithmetic.determinism in ("D3", "D4"):
+        register_by_token(kernels)
     return kernels
 
 

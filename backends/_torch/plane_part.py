@@ -78,7 +78,8 @@ class PlanePart:
         """The values as `wide`: s (q - z) - m, with the factors of their groups; the only rounding is the last one."""
         assert self.scale is not None
         rows = self.codes.shape[0]
-        values = self._numbers(wide).view(rows, -1, self.group or self.columns)
+        group = self.group or self.columns
+        values = self._numbers(wide).view(rows, self.columns // group, group)
         if self.offset:
             values -= self.offset
         if self.zero is not None:
@@ -95,7 +96,7 @@ class PlanePart:
             return self.codes.view(torch.float8_e4m3fn).to(wide)
         if self.coding != "nibbles":
             return self.codes.to(wide)
-        runs = self.codes.view(rows, -1, self.run)
+        runs = self.codes.view(rows, self.columns // (2 * self.run), self.run)
         numbers = torch.empty((rows, runs.shape[1], 2, self.run), dtype=wide, device=runs.device)
         numbers[:, :, 0] = runs & 15
         numbers[:, :, 1] = runs >> 4

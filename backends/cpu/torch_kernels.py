@@ -26,11 +26,11 @@ from .._torch import (
 )
 from .._torch.collective import GlooCommunicator
 from .._torch.handles import DTYPES, NAMES
+from .._torch.kernels.by_token import register_by_token
 from .._torch.kernels.collective import register_collectives
 from .._torch.kernels.movement import register_makers
 from .arrays import Array, bits_type
 from .handles import HostWeight
-from .kernels.by_token import register_by_token
 from .kernels.unsigned import register_unsigned
 
 if TYPE_CHECKING:

@@ -74,7 +74,11 @@ def scaffold(
     environment = Environment(
         loader=FunctionLoader(_template), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )
-    files = FILES | ({} if torch is None else ON_TORCH) | ({"LICENSE": f"licenses/{license}.j2"} if license in LICENSES else {})
+    files = (
+        FILES
+        | ({} if torch is None else ON_TORCH)
+        | ({"LICENSE": f"licenses/{license}.j2"} if license in LICENSES else {})
+    )
     written = []
     for path, template in files.items():
         target = folder / path.format(package=package)

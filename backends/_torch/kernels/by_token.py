@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from xinheng.core import ops
 from xinheng.core.hal import KernelRegistry
 
-from ..._torch.kernels.attention import paged_attention, readable
-from ..._torch.kernels.latent import mla_attention
-from ..._torch.kernels.registry import FLOATS
+from .attention import paged_attention, readable
+from .latent import mla_attention
+from .registry import FLOATS
 
 Tensor = torch.Tensor
 
