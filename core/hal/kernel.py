@@ -112,6 +112,19 @@ class KernelRegistry:
 
         return decorate
 
+    def extend(self, other: KernelRegistry) -> None:
+        """Take in the kernels that another registry has of its own.
+
+        Raises:
+            PluginError: an op would have two kernels of one name.
+        """
+        for op, kernels in other._kernels.items():
+            taken = {kernel.name for kernel in self._kernels.get(op, [])}
+            double = next((kernel.name for kernel in kernels if kernel.name in taken), None)
+            if double is not None:
+                raise PluginError(f"op {op!r} has two kernels called {double!r}; give one of them another name")
+            self._kernels.setdefault(op, []).extend(kernels)
+
     def candidates(self, op: str) -> list[Kernel]:
         """All kernels of an op, best first."""
         inherited = self.parent.candidates(op) if self.parent is not None else []
