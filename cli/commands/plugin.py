@@ -49,7 +49,7 @@ def new(
     ] = "Apache-2.0",
     vendor: Annotated[str | None, typer.Option(help="Who makes the device, as people write it.")] = None,
     torch: Annotated[
-        str | None, typer.Option(help="The device type by which torch addresses it, if it does, such as npu.")
+        str | None, typer.Option(help="The device type by which torch addresses it, if it does.")
     ] = None,
 ) -> None:
     """Write a new plugin that works at once: a device, one kernel, a ledger, and its conformance test."""

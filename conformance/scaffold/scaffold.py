@@ -58,7 +58,7 @@ def scaffold(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise PluginError(f"{folder} is there already; choose another folder with --dir")
     if torch is not None and not re.fullmatch("[a-z][a-z0-9]*", torch):
-        raise PluginError(f"torch has no device type {torch!r}: it is a word of lower case letters, such as npu")
+        raise PluginError(f"torch has no device type {torch!r}: it is a word of lower case letters")
     package = package_name(name)
     shown = vendor or " ".join(part.capitalize() for part in re.split("[-_]", name))
     values = {
