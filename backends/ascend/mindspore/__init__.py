@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from .device import MindSporeDevice
-from .handles import MindSporePagedKV, MindSporeWeight
+from .handles import MindSporePagedKV, MindSporePagedLatent, MindSporeSequenceState, MindSporeWeight
 from .kernels import MINDSPORE_KERNELS
 
-__all__ = ["MINDSPORE_KERNELS", "MindSporeDevice", "MindSporePagedKV", "MindSporeWeight"]
+__all__ = [
+    "MINDSPORE_KERNELS",
+    "MindSporeDevice",
+    "MindSporePagedKV",
+    "MindSporePagedLatent",
+    "MindSporeSequenceState",
+    "MindSporeWeight",
+]

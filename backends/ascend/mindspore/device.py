@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -21,15 +22,19 @@ from xinheng.core.hal import (
     DeviceOptions,
     MemoryStats,
     StateSpace,
+    WeightPart,
     WeightSource,
 )
 from xinheng.core.hal.host import host_memory
 from xinheng.core.ir.dtype import DType, bfloat16, cast_to, dtype, float16, float32
 from xinheng.core.ir.types import StateType
-from xinheng.core.ops import KVPages
+from xinheng.core.ops import KVPages, LatentPages, SequenceSlots
+from xinheng.core.schemes import scheme
 
-from .handles import DTYPES, NAMES, MindSporePagedKV, MindSporeWeight, to_array, to_tensor
+from .handles import MindSporePagedKV, MindSporePagedLatent, MindSporePart, MindSporeSequenceState, MindSporeWeight
 from .kernels import MINDSPORE_KERNELS
+from .packed import is_held, planes_of
+from .tensors import DTYPES, NAMES, to_array, to_tensor
 
 ARITHMETIC = Arithmetic(ANY_ORDER, flush=True, determinism="D2")
 """float32 or wider; libraries below MindSpore flush subnormal numbers and choose the order by the size of a product."""
@@ -58,36 +63,62 @@ class MindSporeDevice(Device):
         return to_array(buffer)
 
     def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
-        stored = {part.scheme for part in source.parts} == {"float32"}
-        values = ms.Tensor.from_numpy(source.unpack(np.float32))
-        return MindSporeWeight(values, "as stored" if stored else "expanded to float32")
+        parts = tuple(self._part(part) for part in source.parts)
+        expanded = sorted({part.scheme for part in source.parts if not _kept(part.scheme)})
+        layout = f"{', '.join(expanded)} expanded to float32" if expanded else "as stored"
+        return MindSporeWeight(source.shape, parts, layout)
+
+    def _part(self, part: WeightPart) -> MindSporePart:
+        data, dense = part.load(), scheme(part.scheme).dense
+        if is_held(part.scheme):
+            return MindSporePart(part.scheme, part.rows, planes_of(part.scheme, np.ascontiguousarray(data)))
+        if dense is not None and dense in _WEIGHTS:
+            plain = to_tensor(np.ascontiguousarray(data).view(dense.numpy), dense)
+        else:
+            plain = ms.Tensor.from_numpy(scheme(part.scheme).unpack(data, np.float32))
+        return MindSporePart(None, part.rows, (plain,))
 
     def layout_of(self, buffer: Buffer) -> tuple[str, int]:
-        return buffer.layout, int(buffer.values.nbytes)
+        if isinstance(buffer, MindSporeWeight):
+            return buffer.layout, buffer.nbytes
+        return "as stored", int(buffer.nbytes)
 
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
-        if type.kind != "paged_kv":
-            raise DeviceError(f"{self.spec}: no {type.kind} states in this runtime; use a model with a paged_kv cache")
-        kind = dtype(type["scheme"])
-        if kind not in (float32, float16, bfloat16):
-            raise DeviceError(f"{self.spec}: no caches of {kind}; set engine.cache_dtype to float32")
-        held = float32 if kind is bfloat16 else kind
-        lead = (space.blocks, space.block_size, type["heads"])
-        try:
-            # fresh zero pages of the system take no memory until they are written
-            k, v = (ms.Tensor.from_numpy(np.zeros((*lead, type[d]), held.numpy)) for d in ("k_dim", "v_dim"))
-        except MemoryError:
-            raise OutOfMemory(
-                f"{self.spec}: no room for {space.blocks} cache blocks; lower engine.cache_memory"
-            ) from None
+        kind = dtype(type["dtype" if type.kind == "sequence_state" else "scheme"])
+        if type.kind not in _STATES or kind not in _WEIGHTS:
+            raise DeviceError(
+                f"{self.spec}: no {type.kind} states of {kind}; set engine.cache_dtype to float32 or float16"
+            )
+        lead = (space.blocks, space.block_size)
+        if type.kind == "sequence_state":
+            return MindSporeSequenceState(self._cleared((space.blocks, *type["shape"]), kind, space), kind)
+        if type.kind == "paged_latent":
+            latent, rope = (self._cleared((*lead, type[d]), kind, space) for d in ("dim", "rope_dim"))
+            return MindSporePagedLatent(latent, rope, kind)
+        k, v = (self._cleared((*lead, type["heads"], type[d]), kind, space) for d in ("k_dim", "v_dim"))
         return MindSporePagedKV(k, v, kind)
 
+    def _cleared(self, shape: tuple[int, ...], kind: DType, space: StateSpace) -> Any:
+        """Zeroed memory; a bfloat16 state is held in float32, since the CPU target cannot write bfloat16 by index."""
+        held = float32 if kind is bfloat16 else kind
+        try:
+            # fresh zero pages of the system take no memory until they are written
+            return ms.Tensor.from_numpy(np.zeros(shape, held.numpy))
+        except MemoryError:
+            wanted = int(np.prod(shape, dtype=np.int64)) * held.numpy.itemsize
+            raise OutOfMemory(
+                f"{self.spec}: no room for {space.blocks} cache blocks ({wanted} bytes asked, "
+                f"{self.memory().available} available); lower engine.cache_memory"
+            ) from None
+
     def read_state(self, state: Buffer, type: StateType) -> tuple[NDArray[Any], ...]:
-        kind = dtype(type["scheme"])
-        return KVPages(*(cast_to(to_array(part), kind) for part in (state.k, state.v)))
+        made: tuple[NDArray[Any], ...] = _STATES[type.kind](
+            *(cast_to(to_array(x), state.kind) for x in _tensors(state))
+        )
+        return made
 
     def write_state(self, state: Buffer, type: StateType, pages: tuple[NDArray[Any], ...]) -> None:
-        for part, new in zip((state.k, state.v), pages, strict=True):
+        for part, new in zip(_tensors(state), pages, strict=True):
             part.assign_value(to_tensor(new, NAMES[part.dtype]))
 
     def shape(self, buffer: Buffer) -> tuple[int, ...]:
@@ -101,9 +132,23 @@ class MindSporeDevice(Device):
 
     def notes(self) -> tuple[str, ...]:
         return (
-            "MindSpore's CPU target reads weights in float32 and keeps a bfloat16 cache in float32, "
+            "MindSpore's CPU target computes bfloat16 in float32 and keeps a bfloat16 cache in float32, "
             "twice the memory that is planned for it",
         )
+
+
+_WEIGHTS = frozenset({float32, float16, bfloat16})
+_STATES: dict[str, Any] = {"paged_kv": KVPages, "paged_latent": LatentPages, "sequence_state": SequenceSlots}
+
+
+def _kept(name: str) -> bool:
+    """Whether weights of a scheme stay in their stored form."""
+    return is_held(name) or scheme(name).dense in _WEIGHTS
+
+
+def _tensors(state: Buffer) -> list[Any]:
+    """The tensors of a state, in the order references see them."""
+    return [getattr(state, field.name) for field in fields(state) if field.name != "kind"]
 
 
 @cache

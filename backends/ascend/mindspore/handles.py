@@ -1,70 +1,76 @@
-"""Buffers of the MindSpore runtime: tensors, weights and caches, and the way of numpy arrays into tensors and back."""
+"""Buffers of the MindSpore runtime besides tensors: weights and states."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import mindspore as ms
-import numpy as np
-from numpy.typing import NDArray
+from mindspore import ops as msops
 
-from xinheng.core.ir.dtype import DType, bfloat16, cast_to, dtype
+from xinheng.core.ir.dtype import DType
 
-Tensor = ms.Tensor
-
-DTYPES: dict[DType, Any] = {
-    dtype(name): getattr(ms, "bool_" if name == "bool" else name)
-    for name in [
-        "float32",
-        "float16",
-        "bfloat16",
-        "int64",
-        "int32",
-        "int16",
-        "int8",
-        "uint64",
-        "uint32",
-        "uint16",
-        "uint8",
-        "bool",
-    ]
-}
-"""Our element types as MindSpore's. float64 is left out because the chips have none; kernels here use it inside."""
-
-NAMES: dict[Any, DType] = {value: key for key, value in DTYPES.items()}
+from .packed import Planes, decoded, plane_bytes, rows_of
+from .tensors import converted
 
 
-def to_tensor(array: NDArray[Any], kind: DType) -> Any:
-    """A copy of an array as a tensor of `kind`, rounded once."""
-    if array.dtype != kind.numpy:
-        array = cast_to(array, kind)
-    plain = np.ascontiguousarray(array).reshape(array.shape)
-    # MindSpore knows the numpy bfloat16 only of some versions of ml_dtypes and numpy, so that the bits cross
-    return Tensor(plain.view(np.int16)).view(ms.bfloat16) if kind is bfloat16 else Tensor(plain)
+@dataclass(frozen=True, slots=True)
+class MindSporePart:
+    """A run of rows: one dense plane [rows, columns] if `scheme` is None, else the planes of a packed scheme."""
 
+    scheme: str | None
+    rows: int
+    planes: Planes
 
-def blank(shape: tuple[int, ...], kind: Any) -> Any:
-    """A tensor of one of MindSpore's dtypes whose values are not set."""
-    if kind == ms.bfloat16:
-        return Tensor(np.empty(shape, np.int16)).view(ms.bfloat16)
-    return Tensor(np.empty(shape, np.float64 if kind == ms.float64 else NAMES[kind].numpy))
+    def taken(self, start: int, stop: int) -> MindSporePart:
+        """Rows start to stop."""
+        return MindSporePart(self.scheme, stop - start, rows_of(self.planes, start, stop))
 
-
-def to_array(tensor: Any) -> NDArray[Any]:
-    """A copy of a tensor as an array of its own dtype."""
-    if tensor.dtype == ms.bfloat16:
-        bits: NDArray[Any] = np.array(tensor.view(ms.int16).asnumpy())
-        return bits.view(bfloat16.numpy)
-    return np.array(tensor.asnumpy())
+    def values(self) -> Any:
+        """The values as float32 [rows, columns]."""
+        return converted(self.planes[0], ms.float32) if self.scheme is None else decoded(self.scheme, self.planes)
 
 
 @dataclass(frozen=True, slots=True)
 class MindSporeWeight:
-    """A weight as a float32 tensor of the shape of its source; `layout` says what became of the stored form."""
+    """A weight of `shape` (rows, columns) or (groups, rows, columns); `layout` says what became of the stored form."""
 
-    values: Any
-    layout: str
+    shape: tuple[int, ...]
+    parts: tuple[MindSporePart, ...]
+    layout: str = "as stored"
+
+    @property
+    def nbytes(self) -> int:
+        return sum(plane_bytes(part.planes) for part in self.parts)
+
+    @property
+    def dense(self) -> Any:
+        """The only plane of a weight of plain numbers in one piece, None for others."""
+        only = self.parts[0]
+        return only.planes[0] if len(self.parts) == 1 and only.scheme is None else None
+
+    def values(self) -> Any:
+        """All values, float32 in the shape of the weight."""
+        made = [part.values() for part in self.parts]
+        return (made[0] if len(made) == 1 else msops.cat(tuple(made), 0)).reshape(self.shape)
+
+    def pieces(self, rows: int) -> Iterator[Any]:
+        """The values in float32 pieces of at most `rows` rows."""
+        for part in self.parts:
+            for start in range(0, part.rows, rows):
+                yield part.taken(start, min(start + rows, part.rows)).values()
+
+    def group(self, index: int) -> MindSporeWeight:
+        """One weight of a stack."""
+        _, rows, columns = self.shape
+        kept, first, start, stop = [], 0, index * rows, (index + 1) * rows
+        for part in self.parts:
+            low, high = max(start - first, 0), min(stop - first, part.rows)
+            if low < high:
+                kept.append(part.taken(low, high))
+            first += part.rows
+        return MindSporeWeight((rows, columns), tuple(kept), self.layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +83,21 @@ class MindSporePagedKV:
 
     k: Any
     v: Any
+    kind: DType
+
+
+@dataclass(frozen=True, slots=True)
+class MindSporePagedLatent:
+    """A paged latent cache: latent [blocks, block_size, dim], rope [blocks, block_size, rope_dim], as `kind`."""
+
+    latent: Any
+    rope: Any
+    kind: DType
+
+
+@dataclass(frozen=True, slots=True)
+class MindSporeSequenceState:
+    """A state of fixed size per sequence: data [slots, ...], as `kind`."""
+
+    data: Any
     kind: DType

@@ -12,7 +12,7 @@ import pytest
 from xinheng.backends.ascend import AscendBackend, stack
 from xinheng.core.errors import DeviceError
 from xinheng.core.hal import Device, DeviceSpec, StateSpace, WeightPart, WeightSource
-from xinheng.core.ir.dtype import bfloat16, float8_e5m2, float32, float64, int32
+from xinheng.core.ir.dtype import bfloat16, float8_e5m2, float64, int32
 from xinheng.core.ir.types import paged_kv, sequence_state
 from xinheng.core.plugins import PluginManager
 from xinheng.core.schemes import scheme
@@ -137,16 +137,34 @@ def test_what_it_has_no_room_for_is_refused(device: Device) -> None:
     for kind in (float64, float8_e5m2):
         with pytest.raises(DeviceError, match=f"no dtype {kind}"):
             device.upload(np.zeros(2), kind)
-    with pytest.raises(DeviceError, match=r"no caches of int32; set engine\.cache_dtype"):
-        device.allocate_state(paged_kv(1, 4, 4, int32.name), StateSpace(2, 16))
-    with pytest.raises(DeviceError, match="no sequence_state states"):
-        device.allocate_state(sequence_state((4,), float32), StateSpace(2, 16))
+    for state in (paged_kv(1, 4, 4, int32.name), sequence_state((4,), int32)):
+        with pytest.raises(DeviceError, match=rf"no {state.kind} states of int32; set engine\.cache_dtype"):
+            device.allocate_state(state, StateSpace(2, 16))
 
 
-@pytest.mark.parametrize(("coding", "layout"), [("float32", "as stored"), ("q8_0", "expanded to float32")])
-def test_the_receipt_tells_how_a_weight_lies(device: Device, coding: str, layout: str) -> None:
-    pack = scheme(coding).pack
-    assert pack is not None
-    packed = pack(np.ones((3, 64)))
-    source = WeightSource("w", (3, 64), (WeightPart(coding, 3, lambda: packed),))
-    assert device.layout_of(device.prepare(source, ["linear"])) == (layout, 3 * 64 * 4)
+PACKED = ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k", "int8_row", "int4_g32", "int4_g64_bf16", "int8_g128")
+
+
+def random_source(coding: str, rows: int = 5, columns: int = 512) -> WeightSource:
+    """Random bytes of a scheme whose factors are finite."""
+    form, rng = scheme(coding), np.random.default_rng(3)
+    if form.pack is not None:
+        packed = form.pack(rng.normal(size=(rows, columns)).astype(np.float32))
+    else:
+        packed = rng.integers(0, 120, (rows, form.row_bytes(columns))).astype(np.uint8)
+    return WeightSource("w", (rows, columns), (WeightPart(coding, rows, lambda: packed),))
+
+
+@pytest.mark.parametrize("coding", PACKED)
+def test_packed_weights_take_their_stored_bytes_and_decode_to_the_same_bits(device: Device, coding: str) -> None:
+    source = random_source(coding)
+    held = device.prepare(source, ["linear"])
+    assert device.layout_of(held) == ("as stored", source.nbytes)
+    np.testing.assert_array_equal(held.values().asnumpy(), source.unpack())
+
+
+@pytest.mark.parametrize("coding", ["q5_0", "mxfp4"])
+def test_the_receipt_tells_which_weights_are_expanded(device: Device, coding: str) -> None:
+    source = random_source(coding)
+    layout = f"{coding} expanded to float32"
+    assert device.layout_of(device.prepare(source, ["linear"])) == (layout, 5 * 512 * 4)

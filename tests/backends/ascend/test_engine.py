@@ -59,3 +59,24 @@ def test_logits_of_sliding_windows_and_gelu_are_near_those_of_the_cpu(tmp_path: 
             made.append(llm.logits(text_ids(40, seed=3), chunk=16))
             assert {line.device for line in llm.receipt.lines} == {device} and llm.receipt.decomposed == ()
     assert float(np.abs(made[0] - made[1]).max()) < share * float(np.ptp(made[0]))
+
+
+FAMILIES = {
+    "qwen3_moe": tiny.QWEN3_MOE,
+    "glm4": tiny.GLM4,
+    "deepseek_v3": tiny.DEEPSEEK_V3,
+    "gemma3": tiny.GEMMA3,
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_the_ids_and_logits_of_the_cpu(tmp_path: Path, family: str) -> None:
+    folder = tiny.write_model(tmp_path / family, FAMILIES[family], seed=3)
+    ids, logits = [], []
+    for device in ("cpu:0", SPEC):
+        with open_llm(folder, device) as llm:
+            ids.append([output.token_ids for output in llm.generate(PROMPTS, greedy(12))])
+            logits.append(llm.logits(text_ids(24, seed=6), chunk=7))
+            assert {line.device for line in llm.receipt.lines} == {device}
+    assert ids[0] == ids[1]
+    assert float(np.abs(logits[0] - logits[1]).max()) < 1e-5 * float(np.ptp(logits[0]))

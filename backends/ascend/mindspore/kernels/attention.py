@@ -13,8 +13,9 @@ from xinheng.core import ops
 from xinheng.core.ir.graph import Node
 from xinheng.core.ir.types import StateType
 
-from ..handles import DTYPES, MindSporePagedKV
-from .registry import FLOATS, MINDSPORE_KERNELS, converted, double, narrow, wide
+from ..handles import MindSporePagedKV
+from ..tensors import DTYPES, converted
+from .registry import FLOATS, MINDSPORE_KERNELS, double, narrow, wide
 
 _PRODUCT: Any = msops.BatchMatMul()
 _BY_ROWS: Any = msops.BatchMatMul(transpose_b=True)
@@ -22,13 +23,14 @@ _MAX: Any = msops.ReduceMax(True)
 _SUM: Any = msops.ReduceSum(True)
 
 
-def _readable(node: Node) -> bool | str:
+def readable(node: Node) -> bool | str:
+    """Whether the cache of a node holds floats."""
     cache = node.operand("cache")
     coding = cache.type["scheme"] if cache is not None and isinstance(cache.type, StateType) else None
     return coding in {kind.name for kind in FLOATS} or f"this runtime has no kernels for a cache of {coding}"
 
 
-@MINDSPORE_KERNELS.register(ops.write_cache, name="mindspore_write_cache", dtypes=FLOATS, when=_readable)
+@MINDSPORE_KERNELS.register(ops.write_cache, name="mindspore_write_cache", dtypes=FLOATS, when=readable)
 def write_cache(cache: MindSporePagedKV, k: Any, v: Any, slots: Any) -> MindSporePagedKV:
     kept = msops.nonzero(slots >= 0).reshape((-1,))
     if not kept.shape[0]:
@@ -46,7 +48,7 @@ def write_cache(cache: MindSporePagedKV, k: Any, v: Any, slots: Any) -> MindSpor
     ops.paged_attention,
     name="mindspore_paged_attention",
     dtypes=FLOATS,
-    when=_readable,
+    when=readable,
     host=("query_start", "seq_lens", "block_table"),
 )
 def paged_attention(

@@ -13,8 +13,8 @@ from mindspore import ops as msops
 from xinheng.core import ops
 from xinheng.core.ir.dtype import DType, dtype, float32
 
-from ..handles import DTYPES, NAMES, to_tensor
-from .registry import MINDSPORE_KERNELS, calculated, converted, double, held, is_float, movable, moved, narrow, wide
+from ..tensors import DTYPES, NAMES, converted, to_array, to_tensor
+from .registry import MINDSPORE_KERNELS, calculated, double, held, is_float, movable, moved, narrow, wide
 
 
 def _unary(op: Any, function: Callable[[Any], Any], prepared: Callable[[Any], Any]) -> None:
@@ -178,3 +178,34 @@ def _rounded_to_odd(x: Any) -> Any:
     inexact = converted(msops.not_equal(back, exact), ms.int32)
     odd: Any = msops.bitwise_or(bits - away, inexact)
     return odd.view(ms.float32)
+
+
+@MINDSPORE_KERNELS.register(ops.reciprocal, name="mindspore_reciprocal", when=calculated)
+def reciprocal(x: Any) -> Any:
+    return narrow(_divided(*_pair(1.0, x)), x)
+
+
+@MINDSPORE_KERNELS.register(ops.isfinite, name="mindspore_isfinite", when=calculated)
+def isfinite(x: Any) -> Any:
+    return msops.isfinite(wide(x))
+
+
+@MINDSPORE_KERNELS.register(ops.pow, name="mindspore_pow", when=calculated)
+def power(a: Any, b: Any) -> Any:
+    # MindSpore's Pow has other results at infinities and wraps no integers; the host has those of IEEE 754
+    kind = NAMES[(a if isinstance(a, ms.Tensor) else b).dtype]
+    working = np.float64 if kind.is_float else kind.numpy
+    x, y = ((to_array(v) if isinstance(v, ms.Tensor) else np.asarray(v)).astype(working) for v in (a, b))
+    with np.errstate(all="ignore"):
+        return to_tensor(np.asarray(np.power(x, y)), kind)
+
+
+@MINDSPORE_KERNELS.register(ops.bitwise_and, name="mindspore_bitwise_and", when=calculated)
+def bitwise_and(a: Any, b: Any) -> Any:
+    return msops.bitwise_and(*_pair(a, b))
+
+
+@MINDSPORE_KERNELS.register(ops.bitwise_shift, name="mindspore_bitwise_shift", when=calculated)
+def bitwise_shift(x: Any, *, bits: int) -> Any:
+    count = to_tensor(np.asarray(abs(bits)), NAMES[x.dtype])
+    return msops.bitwise_left_shift(x, count) if bits >= 0 else msops.bitwise_right_shift(x, count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import mindspore as ms
 import numpy as np
 from mindspore import ops as msops
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from xinheng.core import ops
 from xinheng.core.ir.dtype import int64
 
-from ..handles import to_tensor
+from ..tensors import converted, to_tensor
 from .elementwise import nan_kept
 from .registry import MINDSPORE_KERNELS, calculated, movable, moved, narrow, wide
 
@@ -47,3 +48,11 @@ def _turns(places: NDArray[Any]) -> Iterator[NDArray[Any]]:
     turn[order] = np.arange(places.size) - np.searchsorted(places[order], places[order])
     for number in range(int(turn.max(initial=-1)) + 1):
         yield np.flatnonzero(turn == number)
+
+
+@MINDSPORE_KERNELS.register(ops.nonzero, name="mindspore_nonzero", when=calculated)
+def nonzero(x: Any) -> Any:
+    if not x.size:
+        return to_tensor(np.zeros((x.ndim, 0)), int64)
+    there = x if x.dtype == ms.bool_ else msops.not_equal(wide(x), 0)
+    return converted(msops.transpose(msops.nonzero(there), (1, 0)), ms.int64)

@@ -11,7 +11,7 @@ from mindspore import ops as msops
 from xinheng.core import ops
 from xinheng.core.ir.dtype import DType
 
-from ..handles import NAMES, to_tensor
+from ..tensors import NAMES, to_tensor
 from .registry import FLOATS, MINDSPORE_KERNELS, held, indexing, movable, moved
 
 

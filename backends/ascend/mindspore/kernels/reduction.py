@@ -11,8 +11,9 @@ from mindspore import ops as msops
 
 from xinheng.core import ops
 
+from ..tensors import converted
 from .movement import gather, piece
-from .registry import MINDSPORE_KERNELS, calculated, converted, double, is_float, narrow, wide
+from .registry import MINDSPORE_KERNELS, calculated, double, is_float, narrow, wide
 
 
 def _both(kind: Any) -> dict[bool, Any]:

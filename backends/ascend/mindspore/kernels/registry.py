@@ -17,7 +17,7 @@ from xinheng.core.ir.dtype import DType, bfloat16, bool_, float16, float32, int8
 from xinheng.core.ir.graph import Node, Value
 from xinheng.core.ir.types import TensorType
 
-from ..handles import DTYPES, blank
+from ..tensors import DTYPES, converted
 
 MINDSPORE_KERNELS = KernelRegistry()
 
@@ -48,19 +48,6 @@ def held(node: Node) -> bool | str:
 def _kinds(values: Sequence[Value | None]) -> list[DType]:
     types = [value.type for value in values if value is not None]
     return [kind.dtype for kind in types if isinstance(kind, TensorType)]
-
-
-def converted(x: Any, kind: Any) -> Any:
-    """A tensor in another of MindSpore's dtypes, by the rule of `cast`.
-
-    This is what `astype` does; but its operator takes almost a millisecond whatever the size, a copy a hundredth of it.
-    """
-    if x.dtype == kind:
-        return x
-    made = blank(x.shape, kind)
-    if x.size:
-        made.copy_(x)
-    return made
 
 
 def wide(x: Any) -> Any:

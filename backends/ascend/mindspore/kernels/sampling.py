@@ -11,8 +11,9 @@ from mindspore import ops as msops
 from xinheng.core import ops
 from xinheng.core.ops.sampling import MULTIPLIERS, WEYL
 
+from ..tensors import converted
 from .reduction import order_key, softmax_double
-from .registry import MINDSPORE_KERNELS, converted, double
+from .registry import MINDSPORE_KERNELS, double
 
 _DESCENDING: Any = msops.Sort(-1, True)
 _SUM: Any = msops.ReduceSum(True)
