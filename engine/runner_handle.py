@@ -212,19 +212,40 @@ class RunnerProcess:
 
 
 class SubprocessRunner(RunnerProcess):
-    """A runner in a process of its own, which may hang or die without taking the engine with it."""
+    """A runner in a process of its own, which may hang or die without taking the engine with it.
+
+    What was asked of a process that is gone fails with a DeviceError; the next batch starts another one.
+    """
 
     def __init__(self, path: Path, runtime: RuntimeSettings, settings: EngineSettings) -> None:
         """Start the process and wait until the model is loaded; its errors are raised here as they were there."""
-        super().__init__(path, runtime, settings)
+        self._arguments = path, runtime, settings
         self._pending: deque[int] = deque()
+        self._closed = False
+        self.info = self._loaded()
+
+    def _loaded(self) -> RunnerInfo:
+        """Start a process and wait for what it says about the model."""
+        RunnerProcess.__init__(self, *self._arguments)
         try:
-            self.info = info_from_json(json.loads(self._receive(READY, self._serial)))
+            return info_from_json(json.loads(self._receive(READY, self._serial)))
         except BaseException:
             self.end()
             raise
 
+    def _restart(self) -> None:
+        """Replace a process that is gone; DeviceError if the new one has less room for the cache than it had."""
+        info = self._loaded()
+        short = next((name for name, count in self.info.blocks.items() if info.blocks[name] < count), None)
+        if short is not None:
+            raise self._fail(
+                f"the runner process was started again and has room for {info.blocks[short]} cache blocks, not "
+                f"{self.info.blocks[short]}; set engine.cache_memory to what is sure to be free"
+            )
+
     def submit(self, batch: Batch) -> None:
+        if self.failed and not self._closed:
+            self._restart()
         self._pending.append(self.send(BATCH, batch.to_bytes()))
 
     def collect(self) -> BatchResult:
@@ -232,6 +253,10 @@ class SubprocessRunner(RunnerProcess):
 
     def discard(self) -> None:
         self._pending.clear()
+
+    def close(self) -> None:
+        self._closed = True
+        super().close()
 
 
 def _start(connection: int) -> subprocess.Popen[bytes]:

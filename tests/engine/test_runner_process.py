@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,12 +75,34 @@ def test_a_terminal_interrupts_the_engine_and_not_the_runner(llm: LLM) -> None:
     assert os.getpgid(process(llm)) != os.getpgid(0)
 
 
-def test_a_killed_process_is_a_device_error(llm: LLM) -> None:
-    os.kill(process(llm), signal.SIGKILL)
+def test_a_killed_process_is_a_device_error_and_the_next_request_starts_another(
+    llm: LLM, answer: tuple[int, ...]
+) -> None:
     for _ in range(2):
+        killed = process(llm)
+        os.kill(killed, signal.SIGKILL)
         with pytest.raises(DeviceError, match="ended with signal 9"):
             ask(llm)
-    assert not llm.engine.has_work
+        assert not llm.engine.has_work
+        assert ask(llm) == answer
+        assert process(llm) != killed
+
+
+def test_a_process_with_less_room_than_the_one_before_is_refused(llm: LLM) -> None:
+    runner = handle(llm)
+    runner.info = replace(runner.info, blocks={name: count + 1 for name, count in runner.info.blocks.items()})
+    os.kill(process(llm), signal.SIGKILL)
+    with pytest.raises(DeviceError, match="ended with signal 9"):
+        ask(llm)
+    with pytest.raises(DeviceError, match=r"started again and has room for \d+ cache blocks.*engine\.cache_memory"):
+        ask(llm)
+
+
+def test_a_closed_runner_is_not_started_again(llm: LLM) -> None:
+    handle(llm).close()
+    with pytest.raises(DeviceError, match="has been closed"):
+        ask(llm)
+    assert handle(llm).failed
 
 
 def test_a_process_killed_in_the_middle_of_a_step_is_a_device_error(llm: LLM) -> None:
@@ -99,8 +122,7 @@ def test_a_hung_process_is_ended_after_the_timeout(llm: LLM) -> None:
         ask(llm)
     assert time.monotonic() - begin < 3
     assert handle(llm)._process.returncode == -signal.SIGKILL
-    with pytest.raises(DeviceError, match=r"has not answered for 0\.2 s"):
-        ask(llm)
+    assert len(ask(llm)) == 6
 
 
 def test_a_process_that_takes_no_message_is_ended(llama_folder: Path) -> None:
@@ -244,11 +266,8 @@ def test_a_kernel_that_raises_is_a_device_error_and_a_bug_ends_the_process(
         with pytest.raises(DeviceError, match=says):
             llm.generate(text_ids(13), greedy(1))
         assert f"{error}: " in capfd.readouterr().err
-        if survives:
-            assert ask(llm) == answer
-        else:
-            with pytest.raises(DeviceError, match=says):
-                ask(llm)
+        assert handle(llm).failed is not survives
+        assert ask(llm) == answer
 
 
 def test_a_process_that_cannot_start_says_so(
