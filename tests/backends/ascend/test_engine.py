@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from xinheng.core.errors import DeviceError
 from xinheng.core.settings import RuntimeSettings
 from xinheng.engine import LLM, EngineSettings, SamplingParams
+from xinheng.engine.runner_handle import SubprocessRunner
 
 from ...engine import tiny
 from ...engine.tiny import greedy, open_llm, text_ids
@@ -80,3 +86,43 @@ def test_every_family_has_the_ids_and_logits_of_the_cpu(tmp_path: Path, family: 
             assert {line.device for line in llm.receipt.lines} == {device}
     assert ids[0] == ids[1]
     assert float(np.abs(logits[0] - logits[1]).max()) < 1e-5 * float(np.ptp(logits[0]))
+
+
+@pytest.mark.slow
+def test_two_engines_in_one_program_answer_at_once_and_one_may_die(tmp_path: Path) -> None:
+    folder = tiny.write_model(tmp_path / "llama", tiny.LLAMA, seed=1)
+    with open_llm(folder, "cpu:0") as first, open_llm(folder, SPEC, runner="subprocess") as second:
+        engines = (first, second)
+        with ThreadPoolExecutor(2) as pool:
+
+            def together() -> list[list[tuple[int, ...]]]:
+                made = list(pool.map(lambda llm: llm.generate(PROMPTS, greedy(8)), engines))
+                return [[output.token_ids for output in outputs] for outputs in made]
+
+            before = together()
+            assert before[0] == before[1]
+            runner = second.engine.runner
+            assert isinstance(runner, SubprocessRunner)
+            # it stops in the middle of its request, while the other one answers
+            os.kill(runner._process.pid, signal.SIGSTOP)
+            waiting = pool.submit(second.generate, PROMPTS, greedy(8))
+            assert [output.token_ids for output in first.generate(PROMPTS, greedy(8))] == before[0]
+            assert not waiting.done()
+            os.kill(runner._process.pid, signal.SIGKILL)
+            with pytest.raises(DeviceError, match="the runner process ended with signal 9"):
+                waiting.result()
+            assert together() == before
+
+
+def test_a_program_that_generates_on_mindspore_has_no_torch(tmp_path: Path) -> None:
+    folder = tiny.write_model(tmp_path / "llama", tiny.LLAMA, seed=1)
+    code = f"""
+import sys
+from xinheng.core.settings import RuntimeSettings
+from xinheng.engine import LLM, SamplingParams
+with LLM({str(folder)!r}, runtime=RuntimeSettings(device={SPEC!r}, dtype="float32")) as llm:
+    print(len(llm.generate([1, 2, 3], SamplingParams(max_tokens=3, ignore_eos=True))[0].token_ids))
+print({{"torch", "torch_npu"}} & sys.modules.keys())
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["3", "set()"]
