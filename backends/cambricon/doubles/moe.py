@@ -1,0 +1,91 @@
+"""Doubles of mixtures of experts."""
+
+from __future__ import annotations
+
+import torch
+
+from ..._torch.emulation import require
+from ..chips import Chip
+from .rules import Tensor, floats, indices
+
+
+def moe_softmax_topk(
+    input: Tensor, topk: int, normalize: bool = False, num_expert_group: int = -1, topk_group: int = 0, *, chip: Chip
+) -> tuple[Tensor, Tensor]:
+    """Weights float32 and experts int32 of each token by softmax."""
+    floats("moe_softmax_topk", chip, {"input": input})
+    require(num_expert_group <= 1, "moe_softmax_topk", "the double has no groups of experts")
+    return _chosen(torch.softmax(input.double(), -1), None, topk, normalize)
+
+
+def moe_sigmoid_topk(
+    input: Tensor, topk: int, normalize: bool = False, num_expert_group: int = -1, topk_group: int = 0,
+    route_scale: float = 1.0, score_bias: Tensor | None = None, *, chip: Chip,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The same by sigmoid; `score_bias` takes part in the choice only."""
+    floats("moe_sigmoid_topk", chip, {"input": input})
+    require(num_expert_group <= 1, "moe_sigmoid_topk", "the double has no groups of experts")
+    weights, experts = _chosen(torch.sigmoid(input.double()), score_bias, topk, normalize)
+    return weights * route_scale, experts
+
+
+def _chosen(scores: Tensor, bias: Tensor | None, k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+    rank = scores if bias is None else scores + bias.double()
+    experts = torch.sort(rank, dim=-1, descending=True, stable=True).indices[:, :k]
+    weights = torch.gather(scores, -1, experts)
+    weights = weights / weights.sum(-1, keepdim=True) if normalise else weights
+    return weights.float(), experts.to(torch.int32)
+
+
+def moe_gen_idx(expert_id: Tensor, expert_num: int, *, chip: Chip) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The token of each sorted row, the row of each choice, rows per expert, and where the rows of experts start."""
+    indices("moe_gen_idx", expert_id=expert_id)
+    flat = expert_id.reshape(-1).long()
+    order = torch.argsort(flat, stable=True)
+    counts = torch.bincount(flat, minlength=expert_num)
+    ends = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
+    made = (order // max(expert_id.shape[-1], 1), torch.argsort(order), counts, ends)
+    return tuple(t.to(torch.int32) for t in made)  # type: ignore[return-value]
+
+
+def moe_expand_input(input: Tensor, gather_idx: Tensor, cusum_token_count: Tensor | None = None, start_expert_id: int = 0, expert_size: int = 0, *, chip: Chip) -> Tensor:  # fmt: skip
+    """Rows of tokens by the first result of `moe_gen_idx`."""
+    floats("moe_expand_input", chip, {"input": input})
+    indices("moe_expand_input", gather_idx=gather_idx, cusum_token_count=cusum_token_count)
+    return input[gather_idx.long()]
+
+
+def group_gemm(
+    a: Tensor, b: Tensor, m_list: Tensor, expand_idx: Tensor | None, c: Tensor | None, alpha: Tensor | None,
+    beta: Tensor | None, max_m: int, *, chip: Chip,
+) -> Tensor:  # fmt: skip
+    """Rows of each expert times its weight [n, k]; no expert has more than `max_m` rows."""
+    op = "group_gemm"
+    floats(op, chip, {"a": a, "b": b})
+    indices(op, m_list=m_list)
+    require(b.dim() == 3 and m_list.shape == b.shape[:1] and a.shape[1] == b.shape[2], op, "b is [experts, n, k]")
+    require(expand_idx is None and c is None, op, "the double takes sorted rows and adds nothing")
+    counts = m_list.tolist()
+    require(
+        sum(counts) == a.shape[0] and max(counts, default=0) <= max_m,
+        op,
+        "m_list must add up to the rows, none above max_m",
+    )
+    pieces = [rows.double() @ w.double().T for rows, w in zip(a.split(counts), b, strict=True)]
+    return torch.cat(pieces).to(a.dtype)
+
+
+def moe_combine_result(
+    input: Tensor, reduce_weight: Tensor, gather_ids: Tensor, residual: Tensor | None, cusum_token_count: Tensor | None,
+    start_expert_id: int, expert_size: int, bias: Tensor | None = None, *, chip: Chip,
+) -> Tensor:  # fmt: skip
+    """The weighted sum of the rows of each token; `gather_ids` is the second result of `moe_gen_idx`."""
+    op = "moe_combine_result"
+    floats(op, chip, {"input": input, "residual": residual})
+    indices(op, gather_ids=gather_ids, cusum_token_count=cusum_token_count)
+    require(reduce_weight.dtype is torch.float32, op, "reduce_weight must be float32")
+    chosen = input.double()[gather_ids.long()].reshape(*reduce_weight.shape, input.shape[-1])
+    total = torch.zeros_like(chosen[:, 0])
+    for j in range(chosen.shape[1]):
+        total = total + chosen[:, j] * reduce_weight[:, j : j + 1].double()
+    return (total if residual is None else total + residual.double()).to(input.dtype)
