@@ -16,7 +16,7 @@ OPTIONAL = "cambricon.torch-mlu-ops-missing"
 
 
 class CambriconBackend(Backend):
-    """Cards as `cambricon:0`; emulations as `cambricon:mlu590`, `cambricon:mlu590@tmo_1_3`, `cambricon:mlu370@torch`."""
+    """Cards as `cambricon:0`; emulations as `cambricon:mlu590`, `cambricon:mlu590@tmo_1_3`, `cambricon:mlu370`."""
 
     name: ClassVar[str] = "cambricon"
     api_version: ClassVar[tuple[int, int]] = (1, 0)

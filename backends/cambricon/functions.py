@@ -1,4 +1,4 @@
-"""The functions of torch_mlu_ops that are installed; releases rename and drop them, so each is looked up once by name."""
+"""The functions of the installed torch_mlu_ops; releases rename and drop them, so each is looked up once by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Cambricon card needs on this machine, and which of it is missing; looks at files and names, imports nothing."""
+"""What a Cambricon card needs, and which of it is missing here; looks at files and names, imports nothing."""
 
 from __future__ import annotations
 

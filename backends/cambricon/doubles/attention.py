@@ -26,9 +26,10 @@ def reshape_paged_cache(
 
 def flash_attention(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, cu_seq_lens_q: Tensor, cu_seq_lens_kv: Tensor,
-    alibi_slope: Tensor | None, attn_bias: Tensor | None, max_seq_len_q: int, max_seq_len_kv: int, softmax_scale: float,
-    is_causal: bool, window_size_left: int = -1, window_size_right: int = -1, compute_dtype: torch.dtype = torch.float32,
-    return_lse: bool = False, block_tables: Tensor | None = None, *, chip: Chip,
+    alibi_slope: Tensor | None, attn_bias: Tensor | None, max_seq_len_q: int, max_seq_len_kv: int,
+    softmax_scale: float, is_causal: bool, window_size_left: int = -1, window_size_right: int = -1,
+    compute_dtype: torch.dtype = torch.float32, return_lse: bool = False, block_tables: Tensor | None = None,
+    *, chip: Chip,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """Packed queries [tokens, heads, width] over a paged cache; the log-sum-exp is [heads, tokens]."""
     op = "flash_attention"
@@ -60,7 +61,7 @@ def single_query_cached_kv_attn(
     max_context_len: int, windows_size_left: int, windows_size_right: int, softmax_scale: float,
     return_lse: bool = False, *, chip: Chip,
 ) -> tuple[Tensor, Tensor] | Tensor:  # fmt: skip
-    """Queries [sequences, Sq, heads, width], the last Sq positions of each; the log-sum-exp is [sequences, heads, Sq]."""
+    """Queries [sequences, Sq, heads, width], the last positions of each; the log-sum-exp is [sequences, heads, Sq]."""
     op = "single_query_cached_kv_attn"
     floats(op, chip, {"q": q, "k_cache": k_cache, "v_cache": v_cache, "out": out}, HALVES)
     indices(op, block_tables=block_tables, context_lens=context_lens)

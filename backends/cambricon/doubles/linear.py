@@ -27,9 +27,9 @@ def _ended(product: Tensor, bias: Tensor | None, c: Tensor | None, beta: float) 
 
 
 def scaled_matmul(
-    a: Tensor, b: Tensor, a_scale: Tensor | None, b_scale: Tensor, output_dtype: torch.dtype, bias: Tensor | None = None,
-    c: Tensor | None = None, act_mode: str = "none", quant_bit_size: int = 8, alpha: float = 1.0, beta: float = 1.0,
-    *, chip: Chip,
+    a: Tensor, b: Tensor, a_scale: Tensor | None, b_scale: Tensor, output_dtype: torch.dtype,
+    bias: Tensor | None = None, c: Tensor | None = None, act_mode: str = "none", quant_bit_size: int = 8,
+    alpha: float = 1.0, beta: float = 1.0, *, chip: Chip,
 ) -> Tensor:  # fmt: skip
     """Codes times codes, scaled by row and by column (new releases)."""
     require(quant_bit_size == 8, "scaled_matmul", "the double takes codes of 8 bits")

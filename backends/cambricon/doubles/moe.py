@@ -48,7 +48,10 @@ def moe_gen_idx(expert_id: Tensor, expert_num: int, *, chip: Chip) -> tuple[Tens
     return tuple(t.to(torch.int32) for t in made)  # type: ignore[return-value]
 
 
-def moe_expand_input(input: Tensor, gather_idx: Tensor, cusum_token_count: Tensor | None = None, start_expert_id: int = 0, expert_size: int = 0, *, chip: Chip) -> Tensor:  # fmt: skip
+def moe_expand_input(
+    input: Tensor, gather_idx: Tensor, cusum_token_count: Tensor | None = None, start_expert_id: int = 0,
+    expert_size: int = 0, *, chip: Chip,
+) -> Tensor:  # fmt: skip
     """Rows of tokens by the first result of `moe_gen_idx`."""
     floats("moe_expand_input", chip, {"input": input})
     indices("moe_expand_input", gather_idx=gather_idx, cusum_token_count=cusum_token_count)
@@ -71,7 +74,7 @@ def group_gemm(
         op,
         "m_list must add up to the rows, none above max_m",
     )
-    pieces = [rows.double() @ w.double().T for rows, w in zip(a.split(counts), b, strict=True)]
+    pieces = [rows.double() @ w.double().T for rows, w in zip(torch.split(a, counts), b, strict=True)]
     return torch.cat(pieces).to(a.dtype)
 
 

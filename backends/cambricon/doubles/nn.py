@@ -40,7 +40,10 @@ def fused_layer_norm(
     return _normed(made, total, x, out, store_output_before_norm)
 
 
-def _sum(op: str, chip: Chip, x: Tensor, residual: Tensor | None, gamma: Tensor | None, beta: Tensor | None, bias: Tensor | None) -> Tensor:  # fmt: skip
+def _sum(
+    op: str, chip: Chip, x: Tensor, residual: Tensor | None, gamma: Tensor | None, beta: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:  # fmt: skip
     floats(op, chip, {"x": x, "residual": residual, "gamma": gamma, "beta": beta, "bias": bias})
     require(residual is None or residual.shape == x.shape, op, "residual must be of the shape of x")
     for name, t in (("gamma", gamma), ("beta", beta), ("bias", bias)):
@@ -92,8 +95,8 @@ def activated(op: str, x: Tensor, mode: str, gated: bool) -> Tensor:
     require(mode in ("silu", "swish", "gelu", "quick_gelu", "none"), op, f"there is no activation {mode!r}")
     require(not gated or x.shape[-1] % 2 == 0, op, "gated input has an even width")
     a, b = x.chunk(2, -1) if gated else (x, None)
-    if mode != "none":
-        a = {"gelu": lambda t: torch.nn.functional.gelu(t), "quick_gelu": lambda t: t * torch.sigmoid(1.702 * t)}.get(
-            mode, torch.nn.functional.silu
-        )(a)
+    if mode == "gelu":
+        a = torch.nn.functional.gelu(a)
+    elif mode != "none":
+        a = a * torch.sigmoid(1.702 * a if mode == "quick_gelu" else a)
     return a if b is None else a * b

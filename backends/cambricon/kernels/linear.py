@@ -102,7 +102,7 @@ def _codes(kernels: KernelRegistry, functions: Functions) -> None:
         flat = x.reshape(-1, x.shape[-1]).contiguous()
         ones = torch.ones(flat.shape[-1], dtype=torch.float32, device=x.device)
         made, scale = code(flat, ones)
-        empty = scale == 0  # a row of zeros has scale 1 here
+        empty = (flat == 0).all(-1)  # a row of zeros has scale 1 here
         made = made.masked_fill(empty[:, None], 0)
         scale = torch.where(empty, torch.ones_like(scale), scale)
         return made.reshape(x.shape), scale.reshape(*x.shape[:-1], 1)
