@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 
 Watcher = Callable[[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]], None]
 """Takes a kernel, its grid, its arguments, and its constants with num_warps and num_stages."""
@@ -25,8 +26,17 @@ def launch(
     if _WATCHERS:
         _WATCHERS[-1](kernel, grid, arguments, how)
     else:
-        with np.errstate(all="ignore"):  # the interpreter computes with numpy, which warns of what floats do
+        place = next(x.device for x in arguments if isinstance(x, torch.Tensor))
+        with current(place):
             kernel[grid](*arguments, **how)
+
+
+def current(place: torch.device) -> AbstractContextManager[Any]:
+    """Make a card the current one, of which Triton takes the stream; another one may have been opened since."""
+    if place.type == "cpu":
+        return np.errstate(all="ignore")  # the interpreter computes with numpy, which warns of what floats do
+    made: AbstractContextManager[Any] = torch.get_device_module(place).device(place.index)
+    return made
 
 
 @contextmanager

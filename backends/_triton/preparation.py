@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from xinheng.core.errors import OutOfMemory
 from xinheng.core.hal import WeightPart, WeightSource, converted
 
 from .._torch import TorchDevice, TorchWeight
@@ -16,10 +17,21 @@ from .._torch.plane_part import PlanePart, Upload, plane_part
 
 
 def prepared(device: TorchDevice, source: WeightSource) -> TorchWeight:
-    """A weight in the memory of a device; DeviceError if it does not fit there or into its dtypes."""
+    """A weight in the memory of a device.
+
+    Raises:
+        OutOfMemory: there is no room for it.
+        DeviceError: a value does not fit into the dtypes of the device.
+    """
     held, how = converted(source, device.capabilities.dtypes, device.spec)
     runs = [list(run) for _, run in groupby(held.parts, key=lambda part: part.scheme)]
-    parts = tuple(_joined(run, held.shape[-1], device.upload) for run in runs)
+    try:
+        parts = tuple(_joined(run, held.shape[-1], device.upload) for run in runs)
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            f"{device.spec}: no room for weight {source.name!r} of {source.nbytes >> 20} MiB: {error}; use a smaller "
+            "model or a narrower weight scheme"
+        ) from error
     planes = any(not part.dense for part in parts)
     return TorchWeight(held.shape, parts, how or ("planes of codes and scales" if planes else "as stored"))
 
