@@ -23,9 +23,9 @@ def device(function: Any) -> Any:
     return made.rewrite() if INTERPRETED.value else made
 
 
-sum_of, max_of, min_of, cumsum_of = (
-    f.rewrite() if INTERPRETED.value else f for f in (tl.sum, tl.max, tl.min, tl.cumsum)
-)
+# interpreters before that of 3.9 do not patch what these call in their turn
+_DIRECT = INTERPRETED.value and tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
+sum_of, max_of, min_of, cumsum_of = (f.rewrite() if _DIRECT else f for f in (tl.sum, tl.max, tl.min, tl.cumsum))
 """Triton's own reductions, called likewise."""
 
 
