@@ -118,8 +118,9 @@ def sorted_by_expert(experts: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return order.to(torch.int32), counts
 
 
-@TRITON_KERNELS.register(ops.moe_permute, name="triton_moe_permute", dtypes=FLOATS)
+@TRITON_KERNELS.register(ops.moe_permute, name="torch_moe_permute_in_queue", dtypes=FLOATS)
 def moe_permute(x: Tensor, experts: Tensor, *, num_experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    # that of plain torch counts by an op that waits for the device
     order, counts = sorted_by_expert(experts, num_experts)
     return x[(order // experts.shape[1]).long()], order, counts
 
