@@ -59,7 +59,7 @@ def matmul_kernel(
 _TILES: dict[str, dict[str, Any]] = {
     "half": {"KIND": "float", "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64},
     "wide": {"KIND": "float", "BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 32},
-    "byte": {"KIND": "byte", "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64},
+    "byte": {"KIND": "byte", "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 128},
     "int": {"KIND": "int", "BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16},
 }
 
