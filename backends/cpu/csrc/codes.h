@@ -45,6 +45,17 @@ constexpr int WIDE_ZERO = 128;
 template <bool WIDE> INLINE Ints dot(Ints sum, Codes w, int32_t four) {
     return _mm512_dpbusd_epi32(sum, w, _mm512_set1_epi32(four));
 }
+// Codes less their zero point, and products of such with activations plus 128: what that adds is the same for all tokens.
+#define SIGNED_CODES 1
+INLINE Codes less_zero(Codes w, int zero) { return _mm512_sub_epi8(w, _mm512_set1_epi8(static_cast<char>(zero))); }
+// Keeps codes in a register: as operands in memory they would be read again for every token.
+INLINE Codes kept(Codes w) {
+    __asm__("" : "+v"(w));
+    return w;
+}
+INLINE Ints dot_signed(Ints sum, Codes w, int32_t four) {
+    return _mm512_dpbusd_epi32(sum, _mm512_set1_epi32(four), w);
+}
 #else
 constexpr int WIDE_ZERO = 0;
 template <bool WIDE> INLINE Ints dot(Ints sum, Codes w, int32_t four) {

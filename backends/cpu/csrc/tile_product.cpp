@@ -16,6 +16,16 @@ constexpr int FEW = 4;
 constexpr int TOKENS = 2;
 #endif
 
+#if defined(SIGNED_CODES)
+// Whether panels hold codes less their zero point: then no token has to take off zero times the sum of its activations.
+template <class F> constexpr bool centres = F::wide || F::zero != 0;
+#else
+template <class F> constexpr bool centres = false;
+Codes less_zero(Codes w, int zero);
+Codes kept(Codes w);
+Ints dot_signed(Ints sum, Codes w, int32_t four);
+#endif
+
 // What the zero point of the codes takes off: zero times the sum of a block's (or half a block's) activations.
 template <class F> INLINE Ints offset(const Activations &x, int64_t block, int part) {
     constexpr int zero = F::wide ? WIDE_ZERO : F::zero;
@@ -125,6 +135,7 @@ template <class F> void one_tile(const TileJob &job, const Activations &x, int64
 template <int PARTS> struct Panel {
     alignas(64) uint8_t codes[PANEL_BLOCKS * 512];
     alignas(64) float scales[PANEL_BLOCKS][PARTS][TILE], minimums[PANEL_BLOCKS][TILE];
+    alignas(64) Ints starts[PANEL_BLOCKS][PARTS]; // of centred codes: -128 times their sums
 };
 
 template <class F> void unpack(Walk<F> &w, int64_t first, int64_t count, Panel<F::parts> &panel) {
@@ -132,9 +143,19 @@ template <class F> void unpack(Walk<F> &w, int64_t first, int64_t count, Panel<F
         w.start(first + b);
 UNROLL_16
         for (int line = 0; line < F::bytes; line += 64) __builtin_prefetch(w.at + 2 * AHEAD + line);
+        Ints sums[2] = {ints(0), ints(0)};
         each_codes<F>(w.at, [&](int j, Codes c) __attribute__((always_inline)) {
+            if constexpr (centres<F>) {
+                c = less_zero(c, F::wide ? WIDE_ZERO : F::zero);
+                Ints &s = sums[F::parts == 2 ? j / 4 : 0];
+                s = dot_signed(s, c, 0x01010101);
+            }
             store_codes(panel.codes + 512 * b + 64 * j, c);
         });
+        if constexpr (centres<F>)
+UNROLL_2
+            for (int part = 0; part < F::parts; part++)
+                panel.starts[b][part] = subtract(ints(0), shift_left<7>(sums[part]));
         const auto scales = F::scales(w.at, w.head);
 UNROLL_2
         for (int part = 0; part < F::parts; part++) store(panel.scales[b][part], scales.scale[part]);
@@ -152,25 +173,38 @@ UNROLL_8
     for (int t = 0; t < T; t++)
 UNROLL_2
         for (int n = 0; n < 2; n++) total[n][t] = first ? load(totals + (2 * t + n) * TILE) : zero();
-    const int8_t *codes = x.codes + token * x.k + BLOCK * first;
+    const int8_t *codes = centres<F> ? reinterpret_cast<const int8_t *>(x.raised) : x.codes;
+    codes += token * x.k + BLOCK * first;
     for (int64_t b = 0; b < count; b++, codes += BLOCK) {
 UNROLL_2
         for (int part = 0; part < F::parts; part++) {
             Ints sums[2][T];
 UNROLL_8
-            for (int t = 0; t < T; t++)
-                sums[0][t] = sums[1][t] = offset<F>(x, (token + t) * blocks + first + b, part);
+            for (int t = 0; t < T; t++) {
+                if constexpr (centres<F>) {
+UNROLL_2
+                    for (int n = 0; n < 2; n++) sums[n][t] = panels[n].starts[b][part];
+                } else {
+                    sums[0][t] = sums[1][t] = offset<F>(x, (token + t) * blocks + first + b, part);
+                }
+            }
 UNROLL_8
             for (int j = part * 8 / F::parts; j < (part + 1) * 8 / F::parts; j++) {
                 Codes c[2];
 UNROLL_2
-                for (int n = 0; n < 2; n++) c[n] = load_codes(panels[n].codes + 512 * b + 64 * j);
+                for (int n = 0; n < 2; n++) {
+                    c[n] = load_codes(panels[n].codes + 512 * b + 64 * j);
+                    if constexpr (centres<F>) c[n] = kept(c[n]);
+                }
 UNROLL_8
                 for (int t = 0; t < T; t++) {
                     int32_t four;
                     std::memcpy(&four, codes + t * x.k + 4 * j, 4);
 UNROLL_2
-                    for (int n = 0; n < 2; n++) sums[n][t] = dot<F::wide>(sums[n][t], c[n], four);
+                    for (int n = 0; n < 2; n++) {
+                        if constexpr (centres<F>) sums[n][t] = dot_signed(sums[n][t], c[n], four);
+                        else sums[n][t] = dot<F::wide>(sums[n][t], c[n], four);
+                    }
                 }
             }
             Lanes scale[2];
@@ -243,7 +277,7 @@ void run_tiles(const TileJob &job, const Activations &x, int64_t tile, int64_t c
     with_format(job.tiles->format, [&](auto f) {
         typedef decltype(f) F;
         const int64_t last = tile + count;
-        if (x.tokens > 2 * FEW)
+        if (x.tokens > MANY)
             for (; tile + 2 <= last; tile += 2) two_tiles<F>(job, x, tile);
         for (; tile < last; tile++) one_tile<F>(job, x, tile);
     });
