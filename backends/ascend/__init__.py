@@ -1,4 +1,4 @@
-"""Huawei Ascend. This release has one runtime for it: MindSpore on its CPU target, which needs no card."""
+"""Huawei Ascend: cards by torch_npu, emulations of three generations, and MindSpore on its CPU target."""
 
 from __future__ import annotations
 

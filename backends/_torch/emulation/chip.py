@@ -16,6 +16,7 @@ class EmulatedChip:
         memory: bytes; allocations beyond them fail as on the chip.
         major, minor: its compute capability, where its framework tells one.
         lacking: element types that no tensor may have.
+        hosted: ops of which some operands are tensors of the host, by qualified name.
         unsupported: ops that its framework does not run, by qualified name such as `aten::multinomial`.
     """
 
@@ -24,4 +25,5 @@ class EmulatedChip:
     major: int = 0
     minor: int = 0
     lacking: frozenset[torch.dtype] = field(default_factory=frozenset)
+    hosted: frozenset[str] = field(default_factory=frozenset)
     unsupported: frozenset[str] = field(default_factory=frozenset)

@@ -56,10 +56,22 @@ class EmulatedGraph:
         read = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
         results = [x for x in tree_leaves(made) if isinstance(x, torch.Tensor)]
         self._made.update(x.untyped_storage()._cdata for x in results)
-        mutable = getattr(getattr(function, "_schema", None), "is_mutable", True)
+        schema = getattr(function, "_schema", None)
+        # not every vendor says of its out variants what they write to
+        mutable = schema is None or schema.is_mutable or schema.overload_name.endswith("out")
         if results and not mutable and all(x.untyped_storage()._cdata in read for x in results):
             return
         self._calls.append((function, args, kwargs, results))
+
+    @property
+    def length(self) -> int:
+        """How many calls are noted."""
+        return len(self._calls)
+
+    def renew(self, index: int, args: Any, kwargs: Any) -> None:
+        """Give a noted call other operands; its results stay where they are."""
+        function, _, _, results = self._calls[index]
+        self._calls[index] = (function, args, kwargs, results)
 
     def replay(self) -> None:
         if self._board is None or self._board.graph is not None:

@@ -1,0 +1,109 @@
+"""Attention over cached latents (MLA in absorbed form) by `npu_fused_infer_attention_score`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from numpy.typing import NDArray
+
+from xinheng.core import ops
+from xinheng.core.hal import KernelRegistry
+from xinheng.core.ir.graph import Node
+
+from ...chips import BLOCK_SIZE
+from ..handles import NPUPagedLatent
+from .attention import CAUSAL, nothing
+from .conditions import HALVES, filled, held, shaped
+
+if TYPE_CHECKING:
+    from ..device import AscendDevice
+
+Tensor = torch.Tensor
+LATENT, ROPE = 512, 64
+"""The widths that the operator knows."""
+HEADS = (1, 2, 4, 8, 16, 32, 64, 128)
+QUERIES = 16
+"""The most queries of a sequence in one call."""
+
+
+def register_latent(kernels: KernelRegistry, device: AscendDevice) -> None:
+    """Enter the kernel of generations with fused attention."""
+    kernels.register(
+        ops.mla_attention,
+        name="npu_fused_infer_attention_score",
+        dtypes=HALVES,
+        when=_attendable,
+        host=("query_start", "seq_lens"),
+    )(_Planner(device))
+
+
+class _Planner:
+    """Makes the function of one node."""
+
+    def __init__(self, device: AscendDevice) -> None:
+        self._device = device
+
+    def plan(self, node: Node, bounds: Mapping[str, int]) -> LatentAttention:
+        return LatentAttention(self._device, self._device.reads(node.results[1]))
+
+
+class LatentAttention:
+    """One attention of a graph. Longer prompts go in pieces of 16 queries, each a sequence to the operator."""
+
+    def __init__(self, device: AscendDevice, wants_lse: bool) -> None:
+        self._device, self._wants_lse = device, wants_lse
+
+    def __call__(
+        self,
+        q_latent: Tensor,
+        q_rope: Tensor,
+        cache: NPUPagedLatent,
+        query_start: NDArray[Any],
+        seq_lens: NDArray[Any],
+        block_table: Tensor,
+        *,
+        scale: float,
+        causal: bool = True,
+    ) -> tuple[Tensor, Tensor | None]:
+        whole = self._device.batch(query_start, seq_lens, q_latent.shape[0])
+        if not whole.sequences.size:
+            return nothing(q_latent, LATENT)
+        batch = self._device.remembered.get(
+            "pieces", (whole.counts, whole.lengths, whole.sequences), (), lambda: whole.divided(QUERIES)
+        )
+        latent, rope = cache.whole
+        sparse = {"sparse_mode": CAUSAL, "atten_mask": self._device.causal_mask} if batch.longest > 1 else {}
+        out, lse = torch.ops.npu.npu_fused_infer_attention_score(
+            self._device.rows_of_queries(q_latent, batch),
+            latent,
+            latent,
+            query_rope=self._device.rows_of_queries(q_rope, batch),
+            key_rope=rope,
+            num_heads=q_latent.shape[1],
+            num_key_value_heads=1,
+            scale=scale,
+            input_layout="TND",
+            block_table=self._device.rows_of_table(block_table, batch),
+            block_size=BLOCK_SIZE,
+            actual_seq_lengths=batch.ends,
+            actual_seq_lengths_kv=[int(n) for n in batch.lengths],
+            softmax_lse_flag=self._wants_lse,
+            **sparse,
+        )
+        return self._device.spread(out, lse.reshape(-1, q_latent.shape[1]) if self._wants_lse else None, batch)
+
+
+def _attendable(node: Node) -> bool | str:
+    q, cache, heads = node.operand("q_latent"), held(node), shaped(node, "q_latent")[1]
+    assert q is not None
+    if (cache["dim"], cache["rope_dim"]) != (LATENT, ROPE):
+        return f"reads latents of {LATENT} and rotary keys of {ROPE}, not {cache['dim']} and {cache['rope_dim']}"
+    if cache["scheme"] != q.dtype.name:
+        return f"reads a cache of the dtype of the queries, not {cache['scheme']}"
+    if heads not in HEADS:
+        return f"takes a power of two of heads up to {HEADS[-1]}, not {heads}"
+    if not node.attributes["causal"]:
+        return "is causal"
+    return filled(*node.operands) or "does not take empty tensors"
