@@ -41,11 +41,11 @@ def conformance(folder: Path, *arguments: str) -> list[dict[str, Any]]:
 
 
 def test_a_sample_of_all_kernels_agrees_with_the_reference(tmp_path: Path) -> None:
-    made = conformance(tmp_path, "--shard", "1/250")
-    assert len(made) > 20
+    made = conformance(tmp_path, "--shard", "1/500")
+    assert len(made) > 8
     passed = [outcome for outcome in made if outcome["verdict"] == "pass"]
     assert all(outcome["kernel"].startswith(("triton_", "torch_")) for outcome in passed if outcome.get("kernel"))
-    assert len({outcome["kernel"] for outcome in passed if outcome.get("kernel", "").startswith("triton_")}) > 10
+    assert len({outcome["kernel"] for outcome in passed if outcome.get("kernel", "").startswith("triton_")}) > 5
 
 
 @pytest.mark.slow
