@@ -1,4 +1,4 @@
-.PHONY: demo test check native-check fix build certify venv
+.PHONY: demo test check native-check test-npu-contract fix build certify venv
 
 demo: ## set up and let a small model answer on the CPU
 	scripts/demo
@@ -11,6 +11,9 @@ check: ## style, types, layers, generated documents
 
 native-check: ## the C++ kernels for several processors, under sanitizers and an emulator
 	XINHENG_NATIVE_CHECKS=1 scripts/test tests/backends/cpu/test_csrc_checks.py
+
+test-npu-contract: ## calls of torch_npu against the vendor's own package, without a card
+	scripts/test-npu-contract
 
 fix: ## repair style and generated documents
 	scripts/fix

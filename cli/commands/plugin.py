@@ -48,9 +48,7 @@ def new(
         str, typer.Option(help="Apache-2.0, MIT, BSD-3-Clause, or any other SPDX expression.")
     ] = "Apache-2.0",
     vendor: Annotated[str | None, typer.Option(help="Who makes the device, as people write it.")] = None,
-    torch: Annotated[
-        str | None, typer.Option(help="The device type by which torch addresses it, if it does.")
-    ] = None,
+    torch: Annotated[str | None, typer.Option(help="The device type by which torch addresses it, if it does.")] = None,
 ) -> None:
     """Write a new plugin that works at once: a device, one kernel, a ledger, and its conformance test."""
     from xinheng.conformance.scaffold import scaffold

@@ -66,42 +66,6 @@ def _npu_paged_attention_splitfuse(
         start = stop
 
 
-@double("atb::_npu_flash_attention", ("310p",), hosted=("seq_len",))
-def _npu_flash_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor,
-    seq_len: Tensor,
-    scale_value: float,
-    num_heads: int,
-    num_kv_heads: int,
-    out: Tensor,
-) -> None:
-    name = "_npu_flash_attention"
-    for what, x in {"query": query, "key": key, "value": value, "mask": mask, "out": out}.items():
-        demand_dtype(name, what, x, (torch.float16,))
-    demand_contiguous(name, query=query, key=key, value=value, out=out)
-    demand(name, seq_len.dtype is torch.int32, "seq_len must be int32")
-    rows = query.shape[0]
-    demand(name, rows % 16 == 0, f"tokens must be padded to a multiple of 16, not {rows}")
-    demand(
-        name,
-        key.shape[0] == value.shape[0] == out.shape[0] == int(seq_len.sum()) == rows,
-        "lengths must add up to rows",
-    )
-    demand(name, query.shape[1] == num_heads and key.shape[1] == num_kv_heads, "heads do not fit their numbers")
-    longest = int(seq_len.max())
-    fits = mask.dim() == 2 and min(mask.shape) >= longest and mask.shape[1] % 16 == 0
-    demand(name, fits and format_of(mask) == NZ, f"the mask must be [{longest} or more] twice, in FRACTAL_NZ")
-    start = 0
-    for length in seq_len.tolist():
-        stop = start + length
-        hidden = mask[:length, :length].double()
-        out[start:stop] = _attend(query[start:stop], key[start:stop], value[start:stop], hidden, scale_value)
-        start = stop
-
-
 def _check(
     name: str,
     query: Tensor,

@@ -67,24 +67,9 @@ def second(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> tuple[Ten
     return _run(_second_request("npu_fused_infer_attention_score_v2", query, key, value, given))
 
 
-@double(
-    "npu::npu_fused_infer_attention_score_v2.out", FUSED, spoken=("softmax_scale", "num_query_heads", "input_layout")
-)
-def second_out(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
-    name = "npu_fused_infer_attention_score_v2.out"
-    workspace, out = given.pop("workspace", None), given.pop("out")
-    return _into(_second_request(name, query, key, value, given), workspace, out)
-
-
 @double("npu::_npu_fused_infer_attention_score_get_max_workspace", FUSED)
 def first_workspace(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tensor:
     _check(_first_request("_npu_fused_infer_attention_score_get_max_workspace", query, key, value, given))
-    return torch.empty(query.numel() * 4, dtype=torch.uint8)
-
-
-@double("npu::_npu_fused_infer_attention_score_v2_get_max_workspace", FUSED)
-def second_workspace(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tensor:
-    _check(_second_request("_npu_fused_infer_attention_score_v2_get_max_workspace", query, key, value, given))
     return torch.empty(query.numel() * 4, dtype=torch.uint8)
 
 
@@ -305,7 +290,9 @@ def _run(r: Request) -> tuple[Tensor, Tensor]:
         found = _attend(q, k, v, hidden, r)
         (out if r.layout == "TND" else out[s])[place], (sums if r.layout == "TND" else sums[s])[place] = found
         del length
-    return out.to(r.query.dtype), sums if r.lse else torch.empty(0)
+    # sums of tokens that are not packed are [batch, heads, tokens, 1]
+    told = sums if r.layout == "TND" else sums.transpose(1, 2).contiguous()
+    return out.to(r.query.dtype), told if r.lse else torch.empty(0)
 
 
 def _keys(r: Request, s: int, kv: int, dim: int) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,8 @@ from ..._torch.emulation import EmulatedTensor
 from .rules import Double, demand, meet
 from .tasks import updating
 
+OVERLOADS = ("default", "out")
+"""Those that this backend calls; the package may have more."""
 _INTEGER_LISTS = ("List[int]", "Optional[List[int]]", "List[SymInt]", "Optional[List[SymInt]]")
 
 
@@ -23,7 +25,7 @@ class OperatorDouble:
 
     def __init__(self, operator: Any, double: Double, name: str) -> None:
         self._operator, self._double, self._name = operator, double, name
-        schemas = [getattr(operator, overload)._schema for overload in operator.overloads()]
+        schemas = [getattr(operator, overload)._schema for overload in operator.overloads() if overload in OVERLOADS]
         self._lists = {a.name for s in schemas for a in s.arguments if str(a.type) in _INTEGER_LISTS}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

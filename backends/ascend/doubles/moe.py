@@ -69,7 +69,7 @@ def npu_moe_gating_top_k(
     weights = scores.gather(-1, chosen)
     if norm_type == 1:
         weights = weights / (weights.sum(-1, keepdim=True) + eps)
-    return (weights * routed_scaling_factor).to(x.dtype), chosen.int(), scores
+    return (weights * routed_scaling_factor).to(x.dtype), chosen.int(), scores.float()
 
 
 @double("npu::npu_moe_init_routing_v2", FUSED)

@@ -54,7 +54,7 @@ def test_nothing_is_missing_on_a_whole_machine(tmp_path: Path) -> None:
 
 
 def test_an_empty_machine_misses_all_of_it(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, {}, {}.get)
+    machine = Machine(tmp_path, {}, lambda name: None)
     assert codes(machine) == ["ascend.driver-missing", "ascend.cann-missing", "ascend.framework-missing"]
     assert codes(machine, "mindspore") == codes(machine)
     assert AscendBackend(machine).probe() == []

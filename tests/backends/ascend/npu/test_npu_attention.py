@@ -115,14 +115,14 @@ REFUSED = [
 def test_what_the_operator_does_not_take_goes_to_plain_torch(scene: Scene, reason: str) -> None:
     node = sample_of("refused", scene).in_dtype(DTYPES["float16"]).graph().nodes[-1]
     chosen, refusals = use("910b").select(node)
-    assert chosen is not None and chosen.name == "torch_paged_attention"
+    assert chosen is not None and chosen.name == "torch_paged_attention_by_token"
     assert [r.reason for r in refusals if r.kernel == FUSED and reason in r.reason]
 
 
 def test_float32_goes_to_plain_torch() -> None:
     node = sample_of("wide", Scene([(1, 3)], widths=(16, 16))).in_dtype(DTYPES["float32"]).graph().nodes[-1]
     chosen, _ = use("910b").select(node)
-    assert chosen is not None and chosen.name == "torch_paged_attention"
+    assert chosen is not None and chosen.name == "torch_paged_attention_by_token"
 
 
 def test_batches_leave_out_what_sees_no_key() -> None:
