@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-from xinheng.core.hal import KernelRegistry
-
-from ..functions import Functions
-from . import attention, linear, moe, nn
-
-
-def register_kernels(kernels: KernelRegistry, functions: Functions) -> None:
-    """Enter the kernels for which a release of torch_mlu_ops has the functions."""
-    for family in (nn, linear, attention, moe):
-        family.register(kernels, functions)
-
+from .registry import register_kernels
 
 __all__ = ["register_kernels"]
