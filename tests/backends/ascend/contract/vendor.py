@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import warnings
@@ -32,9 +33,9 @@ def load() -> None:
     sys.path.insert(0, str(Path(FOLDER) / "site"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import torch_npu
-    if not Path(torch_npu.__file__).is_relative_to(FOLDER):
-        raise RuntimeError(f"torch_npu came from {torch_npu.__file__}, not from {FOLDER}")
+        package: Any = importlib.import_module("torch_npu")
+    if not Path(package.__file__).is_relative_to(FOLDER):
+        raise RuntimeError(f"torch_npu came from {package.__file__}, not from {FOLDER}")
     from xinheng.backends.ascend import doubles
     from xinheng.backends.ascend.chips import chip_called
 
