@@ -264,7 +264,7 @@ def support_part() -> str:
     records = tomllib.loads((ROOT / "docs" / "support.toml").read_text(encoding="utf-8"))["record"]
     rows = [(f"`{r['device']}`", r["evidence"], r["where"], r["what"], r["how"]) for r in records]
     recorded = {r["device"].partition(":")[0] for r in records}
-    vendors = tomllib.loads((ROOT / "backends" / "_torch" / "vendors.toml").read_text(encoding="utf-8"))
+    vendors = tomllib.loads((ROOT / "backends" / "_vendors" / "vendors.toml").read_text(encoding="utf-8"))
     entries = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
     for name in sorted({*vendors, *entries["xinheng.backends"]} - recorded):
         what = "" if name in entries["xinheng.backends"] else "by a row of the table of the backend `generic`"

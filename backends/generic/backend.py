@@ -9,7 +9,7 @@ from typing import ClassVar
 from xinheng.core.errors import DeviceError
 from xinheng.core.hal import Backend, Device, DeviceInfo, DeviceOptions, DeviceSpec, Finding
 
-from .._torch.vendor import Vendor, vendors
+from .._vendors import Vendor, vendors
 
 EMULATED = "emulated"
 """The word that opens a device written in Python under the name of a vendor's."""

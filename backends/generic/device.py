@@ -13,7 +13,7 @@ from xinheng.core.hal import ANY_ORDER, Arithmetic, Capabilities, DeviceInfo, De
 from .._torch import AcceleratorDevice
 from .._torch.emulation import EmulatedChip, install
 from .._torch.handles import DTYPES
-from .._torch.vendor import Vendor, maker_of
+from .._vendors import Vendor, maker_of
 
 ARITHMETIC = Arithmetic(ANY_ORDER, determinism="D1")
 """What can be promised for a library that nobody here has seen."""

@@ -93,7 +93,7 @@ def codes(checkup: Checkup, severity: Severity | None = None) -> set[str]:
 def test_a_plugin_that_is_not_there() -> None:
     made = check("nonsense")
     assert codes(made) == {"plugin.missing"} and made.errors == 1
-    assert "installed: ascend, cpu, sim" in made.symptoms[0].text
+    assert "installed: ascend, cambricon, cpu, cuda, generic, sim" in made.symptoms[0].text
 
 
 def test_what_importing_and_probing_must_not_do(examined: Examined) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xinheng.backends._torch.vendor import maker_of, vendors
+from xinheng.backends._vendors import maker_of, vendors
 from xinheng.backends.generic import GenericBackend
 from xinheng.core.errors import DeviceError
 from xinheng.core.hal import DeviceSpec

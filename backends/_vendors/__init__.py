@@ -1,0 +1,7 @@
+"""Who makes the devices that torch can address; nothing here imports torch."""
+
+from __future__ import annotations
+
+from .vendor import Vendor, maker_of, vendors
+
+__all__ = ["Vendor", "maker_of", "vendors"]
