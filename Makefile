@@ -10,7 +10,7 @@ check: ## style, types, layers, generated documents
 	scripts/check
 
 native-check: ## the C++ kernels for several processors, under sanitizers and an emulator
-	XINHENG_NATIVE_CHECKS=1 scripts/test tests/backends/cpu/test_csrc_checks.py
+	XINHENG_NATIVE_CHECKS=1 scripts/test -m slow tests/backends/cpu/test_csrc_checks.py
 
 test-npu-contract: ## calls of torch_npu against the vendor's own package, without a card
 	scripts/test-npu-contract

@@ -21,6 +21,7 @@ class Reader:
     folder: Path
     model: Path
     printed: str = ""
+    patience: float = 180.0
     done: list[str] = field(default_factory=list)
 
     @property
@@ -31,7 +32,9 @@ class Reader:
         # the folder stands before the installed copy, as it would after an editable installation
         environment = plain_environment(self.folder, self.site)
         command = [sys.executable, "-W", "error", *arguments]
-        result = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=180)
+        result = subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=self.patience
+        )
         assert (result.returncode, result.stderr) == (0, ""), f"{arguments}: {result.stdout}{result.stderr}"
         self.printed = result.stdout
 

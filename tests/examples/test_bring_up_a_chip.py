@@ -26,7 +26,7 @@ class Vendor(Reader):
 @pytest.fixture(scope="module")
 def vendor(tmp_path_factory: pytest.TempPathFactory, tiny_llama: Path) -> Vendor:
     """Somebody at three in the afternoon."""
-    made = Vendor(tmp_path_factory.mktemp("vendor"), tiny_llama)
+    made = Vendor(tmp_path_factory.mktemp("vendor"), tiny_llama, patience=1800.0)
     made.follow(PAGE.read_text(encoding="utf-8").partition(CERTIFICATE)[0])
     return made
 
