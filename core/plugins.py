@@ -85,10 +85,7 @@ class PluginManager:
         record, backend = self._probe(name), self._backends.get(name)
         if backend is None or record.findings:
             return record
-        findings, error = _guarded(lambda: tuple(backend.diagnose()))
-        if error is not None:
-            findings = (_broken(error),)
-        self._records[name] = replace(record, findings=findings or ())
+        self._records[name] = replace(record, findings=_findings(backend))
         return self._records[name]
 
     def backend(self, name: str) -> Backend:
@@ -107,13 +104,12 @@ class PluginManager:
 
     def _owner(self, name: str) -> str | None:
         """The plugin whose devices have names that begin with a word: the one of that name, or one that says so."""
-        if name in self._records:
-            return name
-        for other in self.names:
-            backend = self._import(other)
-            if backend is not None and name in (_guarded(backend.names)[0] or ()):
-                return other
-        return None
+        return name if name in self._records else self._answering().get(name)
+
+    def _answering(self) -> dict[str, str]:
+        """The first words of all device names, and the plugin that answers to each."""
+        backends = [(name, backend) for name in self.names if (backend := self._import(name)) is not None]
+        return {word: name for name, backend in reversed(backends) for word in _guarded(backend.names)[0] or ()}
 
     def open(self, spec: str, options: DeviceOptions | None = None) -> Device:
         """Open a device: the one that `spec` names, or for "auto" the first real one in order of priority.
@@ -229,12 +225,10 @@ class PluginManager:
             elif devices:
                 self._records[name] = replace(self._records[name], status="available", devices=devices)
             else:
-                self._note(name, "no device", "its probe found none and gives no reason")
-                findings = self.diagnosed(name).findings
-                if findings:
-                    self._note(
-                        name, "no device", "; ".join(f"{finding.text}; {finding.remedy}" for finding in findings)
-                    )
+                findings = _findings(backend)
+                told = "; ".join(f"{finding.text}; {finding.remedy}" for finding in findings)
+                self._note(name, "no device", told or "its probe found none and gives no reason")
+                self._records[name] = replace(self._records[name], findings=findings)
         return self._records[name]
 
     def _note(self, name: str, status: Status, error: str) -> None:
@@ -243,13 +237,8 @@ class PluginManager:
     def _missing(self, name: str) -> str:
         installed = ", ".join(self.names) or "none"
         message = f"no backend plugin named {name!r} is installed (installed: {installed})"
-        hint = nearest(name, [*self.names, *self._known()])
+        hint = nearest(name, [*self.names, *self._answering()])
         return f"{message}{hint or '; install the package that brings it, or choose one of these'}"
-
-    def _known(self) -> list[str]:
-        """The first words of device names that plugins answer to besides their own."""
-        backends = [backend for name in self.names if (backend := self._import(name)) is not None]
-        return [word for backend in backends for word in _guarded(backend.names)[0] or ()]
 
 
 class _Incompatible(Exception):
@@ -307,11 +296,11 @@ def _checked(devices: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
     return tuple(devices)
 
 
-def _broken(error: BaseException) -> Finding:
-    """What takes the place of findings where looking for them failed."""
-    return Finding(
-        "diagnose.raised",
-        f"its diagnosis raised {_sentence(error)}",
-        "report it to the author of the plugin",
-        ("它的诊断过程出错：" + _sentence(error), "请告知该插件的作者"),
-    )
+def _findings(backend: Backend) -> tuple[Finding, ...]:
+    """What a backend has to say; one finding that it failed to, if it did."""
+    findings, error = _guarded(lambda: tuple(backend.diagnose()))
+    if error is None:
+        return findings or ()
+    text, remedy = f"its diagnosis raised {_sentence(error)}", "report it to the author of the plugin"
+    chinese = ("它的诊断过程出错：" + _sentence(error), "请告知该插件的作者")
+    return (Finding("diagnose.raised", text, remedy, chinese),)

@@ -22,20 +22,19 @@ from xinheng.core.hal import (
     MemoryStats,
     Placement,
     WeightSource,
-    converted,
 )
-from xinheng.core.ir.dtype import DType, bfloat16, from_numpy
+from xinheng.core.ir.dtype import DType, from_numpy
 from xinheng.core.ir.graph import Graph
 
 from .capture import Record, captured
 from .device import TorchDevice
 from .distributed import DistributedCommunicator
-from .handles import NAMES, TorchWeight
+from .handles import array_of
 from .kernels import TORCH_KERNELS
 from .kernels.by_token import register_by_token
 from .kernels.collective import register_collectives
 from .kernels.movement import register_makers
-from .plane_part import plane_part
+from .preparation import prepared
 
 
 class AcceleratorDevice(TorchDevice):
@@ -76,10 +75,7 @@ class AcceleratorDevice(TorchDevice):
             raise self._explained(error, f"{dtype} {list(array.shape)}") from error
 
     def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
-        held, how = converted(source, self.capabilities.dtypes, self.spec)
-        parts = tuple(plane_part(part, held.shape[-1], self.upload) for part in held.parts)
-        planes = any(not part.dense for part in parts)
-        return TorchWeight(held.shape, parts, how or ("planes of codes and scales" if planes else "as stored"))
+        return prepared(self, source)
 
     def host_tensor(self, array: NDArray[Any]) -> torch.Tensor:
         """An array of any of our dtypes as a tensor of the host over the same memory."""
@@ -192,9 +188,4 @@ class QueueCopy:
     def array(self) -> NDArray[Any]:
         if not self._done:
             raise DeviceError("a copy is read before it is complete; wait for it")
-        kind = NAMES[self._target.dtype]
-        if kind is bfloat16 or kind.name.startswith("float8"):
-            bits: NDArray[Any] = self._target.view(torch.int16 if kind.bits == 16 else torch.uint8).numpy()
-            return bits.view(kind.numpy)
-        result: NDArray[Any] = self._target.numpy()
-        return result
+        return array_of(self._target)

@@ -18,15 +18,12 @@ import torch
 from numpy.typing import NDArray
 
 from xinheng.core.errors import DeviceError, UnsupportedOp
-from xinheng.core.hal import Buffer, Device, Event, Executable, KernelExecutable, Profile, StateSpace, WeightSource
-from xinheng.core.hal.bucketed import buckets, fill
+from xinheng.core.hal import Buffer, Event, Executable, KernelExecutable, Profile, ReplayingExecutable
+from xinheng.core.hal.bucketed import buckets, fill, sized_shape
 from xinheng.core.hal.executable import KernelBound
 from xinheng.core.hal.graph_executable import check_bounds
 from xinheng.core.hal.padding import Fill, fills_of
-from xinheng.core.ir.dim import evaluate as evaluate_dim
 from xinheng.core.ir.evaluate import bind_sizes, check_sizes
-from xinheng.core.ir.graph import Graph, Value
-from xinheng.core.receipt import Receipt
 
 if TYPE_CHECKING:
     from .accelerator import AcceleratorDevice
@@ -53,7 +50,7 @@ class Record:
 
 
 def capturable(plain: KernelExecutable) -> str | None:
-    """Why the runs of an executable cannot be captured; None if they can."""
+    """Why the runs of an executable cannot be captured; None if they can, where their inputs can be padded."""
     late = [symbol.name for symbol in plain.graph.symbols().values() if symbol.unbacked]
     if late:
         return f"the size {late[0]!r} is known only after its op ran"
@@ -63,38 +60,30 @@ def capturable(plain: KernelExecutable) -> str | None:
             return f"{name} runs on {choice.device.spec}"
         if choice.kernel.host and not hasattr(function, "update"):
             return f"{name} reads lists on the host that it cannot renew"
-    try:
-        fills_of(plain.graph)
-    except UnsupportedOp as error:
-        return str(error)
     return None
 
 
-class CapturedExecutable:
-    """An executable whose small steps are captured; `plain` runs kernels one by one."""
+class CapturedExecutable(ReplayingExecutable):
+    """An executable whose small steps are captured."""
 
-    def __init__(self, device: AcceleratorDevice, plain: KernelExecutable, new_graph: Any) -> None:
-        self.graph: Graph = plain.graph
-        self.device: Device = device
-        self.accelerator, self.plain, self.new_graph = device, plain, new_graph
-        self.fills: dict[str, Fill] = fills_of(plain.graph)
-        note = (
-            f"steps of at most {LARGEST} rows are captured as graphs of the device, padded to sizes 1, 2, 4 and so on"
+    def __init__(
+        self, device: AcceleratorDevice, plain: KernelExecutable, new_graph: Any, fills: dict[str, Fill]
+    ) -> None:
+        super().__init__(
+            plain,
+            f"steps of at most {LARGEST} rows are captured as graphs of the device, padded to sizes 1, 2, 4 and so on",
         )
-        self.receipt: Receipt = replace(plain.receipt, notes=(*plain.receipt.notes, note))
-
-    def prepare(self, name: str, source: WeightSource | NDArray[Any]) -> Buffer:
-        buffer = self.plain.prepare(name, source)
-        self.receipt = replace(self.receipt, layouts=self.plain.receipt.layouts)
-        return buffer
-
-    def allocate_state(self, space: StateSpace | Mapping[str, StateSpace]) -> dict[str, Buffer]:
-        return self.plain.allocate_state(space)
+        self.accelerator, self.new_graph, self.fills = device, new_graph, fills
+        self.buckets = {name: buckets(bound) for name, bound in plain.bounds.items()}
+        self.renewing = [
+            (function, {name: value.name for name in choice.kernel.host if (value := node.operand(name)) is not None})
+            for (node, choice, _), function in zip(plain.steps, plain.functions, strict=True)
+            if choice.kernel.host
+        ]
+        """The functions that read lists on the host, with the inputs that these operands are."""
 
     def bind(self, buffers: Mapping[str, Buffer]) -> CapturedBound:
-        fixed = {v.name: buffers[v.name] for v in self.graph.inputs if v.name in buffers}
-        plain = self.plain.bind({name: buffer for name, buffer in buffers.items() if name not in fixed})
-        return CapturedBound(self, plain, fixed)
+        return CapturedBound(self, *self.bound(buffers))
 
 
 class CapturedBound:
@@ -130,22 +119,21 @@ class CapturedBound:
         sizes = bind_sizes(exe.graph, given, dims, exe.plain.shape_of)
         check_bounds(exe.plain.bounds, sizes)
         check_sizes(exe.graph.checks, sizes)
-        padded = {name: self._bucket(name, size) for name, size in sizes.items()}
-        key = tuple(sorted(padded.items()))
-        lists = self._lists(given, host or {}, padded)
-        record = None if profile is not None or not self._small(given) else self._record(key, given, padded, lists)
+        record, read = None, dict(host or {})
+        if profile is None and self._small(given):
+            read |= self._read(given, read)
+            record = self._record({name: self._bucket(name, size) for name, size in sizes.items()}, given, read)
         if record is None:
-            event = self._plain.run(given, sizes, profile, host)
+            event = self._plain.run(given, sizes, profile, read or None)
             self.outputs = self._plain.outputs
             return event
         for value in exe.graph.inputs:
             if value.name in record.inputs:
                 self._renew(record.inputs[value.name], given[value.name], exe.fills[value.name])
-        record.lists = lists
         self._update(record)
         record.graph.replay()
         self.outputs = {
-            name: record.outputs[name][tuple(slice(n) for n in _sized(value, sizes))]
+            name: record.outputs[name][tuple(slice(n) for n in sized_shape(value.shape, sizes))]
             for name, value in exe.graph.outputs.items()
         }
         return exe.accelerator.event()
@@ -156,35 +144,36 @@ class CapturedBound:
 
     def _bucket(self, name: str, size: int) -> int:
         """The smallest power of two that holds a size, or its bound."""
-        bound = self._exe.plain.bounds.get(name)
-        return 1 << (size - 1).bit_length() if bound is None else next(n for n in buckets(bound) if n >= size)
+        known = self._exe.buckets.get(name)
+        return 1 << (size - 1).bit_length() if known is None else next(n for n in known if n >= size)
 
     def _record(
-        self, key: Key, given: Mapping[str, Any], padded: Mapping[str, int], lists: dict[str, NDArray[Any]]
+        self, padded: dict[str, int], given: Mapping[str, Any], read: Mapping[str, NDArray[Any]]
     ) -> Record | None:
-        """The graph of some sizes; None while they are new, or if the device cannot capture them."""
-        if key in self._records:
-            self._records.move_to_end(key)
+        """The graph of some sizes, with the lists of this run; None while they are new, or cannot be captured."""
+        key = tuple(sorted(padded.items()))
+        if key not in self._records:
+            self._seen[key] = self._seen.get(key, 0) + 1
+            if key in self._refused or self._seen[key] < WARM:
+                return None
+            try:
+                self._records[key] = self._capture(given, padded, self._padded(read, padded))
+            except (DeviceError, RuntimeError) as error:
+                self._refused[key] = str(error)
+                return None
+            if len(self._records) > RECORDS:
+                self._records.popitem(last=False)
             return self._records[key]
-        self._seen[key] = self._seen.get(key, 0) + 1
-        if key in self._refused or self._seen[key] < WARM:
-            return None
-        try:
-            record = self._capture(given, padded, lists)
-        except (DeviceError, RuntimeError) as error:
-            self._refused[key] = str(error)
-            return None
-        self._records[key] = record
-        if len(self._records) > RECORDS:
-            self._records.popitem(last=False)
-        return record
+        self._records.move_to_end(key)
+        self._records[key].lists = self._padded(read, padded)
+        return self._records[key]
 
     def _capture(self, given: Mapping[str, Any], padded: Mapping[str, int], lists: dict[str, NDArray[Any]]) -> Record:
         exe, device = self._exe, self._exe.accelerator
         buffers: dict[str, torch.Tensor] = {}
         for value in exe.graph.inputs:
             if exe.plain.slot(value) in exe.plain.device_slots:
-                buffers[value.name] = device.empty(_sized(value, padded), value.dtype)
+                buffers[value.name] = device.empty(sized_shape(value.shape, padded), value.dtype)
                 self._renew(buffers[value.name], given[value.name], exe.fills[value.name])
         record = Record(exe.new_graph(), buffers, lists)
         self._update(record)
@@ -202,26 +191,22 @@ class CapturedBound:
         """Give kernels that read lists on the host those of this run."""
         self._exe.accelerator.record = record
         try:
-            for (node, choice, _), function in zip(self._exe.plain.steps, self._exe.plain.functions, strict=True):
-                if choice.kernel.host:
-                    named = {name: node.operand(name) for name in choice.kernel.host}
-                    function.update({name: record.lists[v.name] for name, v in named.items() if v is not None})
+            for function, operands in self._exe.renewing:
+                function.update({name: record.lists[given] for name, given in operands.items()})
         finally:
             self._exe.accelerator.record = None
 
-    def _lists(
-        self, given: Mapping[str, Any], host: Mapping[str, NDArray[Any]], padded: Mapping[str, int]
-    ) -> dict[str, NDArray[Any]]:
-        """The inputs that kernels read on the host, padded."""
+    def _read(self, given: Mapping[str, Any], host: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The inputs that kernels read on the host."""
         exe = self._exe
-        wanted = [v for v in exe.graph.inputs if id(v) in exe.plain.host_slots]
-        found = {v: host.get(v.name, given[v.name]) for v in wanted}
-        return {
-            v.name: fill(
-                x if isinstance(x, np.ndarray) else exe.accelerator.host_list(x), _sized(v, padded), exe.fills[v.name]
-            )
-            for v, x in found.items()
-        }
+        wanted = (v.name for v in exe.graph.inputs if id(v) in exe.plain.host_slots)
+        found = {name: host.get(name, given[name]) for name in wanted}
+        return {name: x if isinstance(x, np.ndarray) else exe.accelerator.host_list(x) for name, x in found.items()}
+
+    def _padded(self, read: Mapping[str, NDArray[Any]], padded: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+        """Inputs on the host in the sizes of a graph."""
+        values = (v for v in self._exe.graph.inputs if v.name in read)
+        return {v.name: fill(read[v.name], sized_shape(v.shape, padded), self._exe.fills[v.name]) for v in values}
 
     def _renew(self, buffer: torch.Tensor, given: Any, rest: Fill) -> None:
         """Put an input where the graph reads it, and behind it what makes padding invisible."""
@@ -238,10 +223,9 @@ def captured(device: AcceleratorDevice, plain: KernelExecutable, new_graph: Any)
     """An executable that captures, or `plain` with a note that says why not."""
     reason = capturable(plain)
     if reason is None:
-        return CapturedExecutable(device, plain, new_graph)
+        try:
+            return CapturedExecutable(device, plain, new_graph, fills_of(plain.graph))
+        except UnsupportedOp as error:
+            reason = str(error)
     plain.receipt = replace(plain.receipt, notes=(*plain.receipt.notes, f"nothing is captured: {reason}"))
     return plain
-
-
-def _sized(value: Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(evaluate_dim(dim, sizes) for dim in value.shape)

@@ -37,6 +37,7 @@ from .handles import (
     TorchSequenceState,
     TorchWeight,
     TorchWeightPart,
+    array_of,
 )
 from .memory_guard import TorchGuard
 
@@ -72,13 +73,7 @@ class TorchDevice(Device):
             return torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape)
 
     def download(self, buffer: Buffer) -> NDArray[Any]:
-        tensor: torch.Tensor = buffer.detach().to("cpu").contiguous()
-        kind = NAMES[tensor.dtype]
-        if kind is bfloat16 or kind.name.startswith("float8"):
-            bits: NDArray[Any] = tensor.view(torch.int16 if kind.bits == 16 else torch.uint8).numpy()
-            return bits.view(kind.numpy)
-        result: NDArray[Any] = tensor.numpy()
-        return result
+        return array_of(buffer.detach().to("cpu").contiguous())
 
     def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
         held, how = converted(source, self.capabilities.dtypes, self.spec)

@@ -9,8 +9,10 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from xinheng.core.ir.dtype import DType, dtype
+from xinheng.core.hal import between
+from xinheng.core.ir.dtype import DType, bfloat16, dtype
 from xinheng.core.schemes import scheme
 
 DTYPES: dict[DType, torch.dtype] = {
@@ -124,14 +126,7 @@ class TorchWeight:
         return tuple(TorchWeight((rows, columns), self._rows(i * rows, (i + 1) * rows)) for i in range(count))
 
     def _rows(self, start: int, stop: int) -> tuple[Rows, ...]:
-        kept: list[Rows] = []
-        first = 0
-        for part in self.parts:
-            low, high = max(start - first, 0), min(stop - first, part.rows)
-            if low < high:
-                kept.append(part.slice(low, high))
-            first += part.rows
-        return tuple(kept)
+        return tuple(part.slice(low, high) for part, low, high in between(self.parts, start, stop))
 
     def values(self, kind: torch.dtype) -> torch.Tensor:
         """All values in the shape of the weight."""
@@ -149,6 +144,15 @@ class TorchWeight:
     @property
     def nbytes(self) -> int:
         return sum(part.nbytes for part in self.parts)
+
+
+def array_of(tensor: torch.Tensor) -> NDArray[Any]:
+    """A tensor of the host as an array over the same memory."""
+    kind, bits = NAMES[tensor.dtype], tensor.detach().resolve_neg().resolve_conj()
+    if kind is bfloat16 or kind.name.startswith("float8"):  # numpy has them from another package
+        return bits.view(torch.int16 if kind.bits == 16 else torch.uint8).numpy().view(kind.numpy)
+    plain: NDArray[Any] = bits.numpy()
+    return plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from xinheng.core.hal import Finding
 
+from .._vendors import shown
 from .chips import Chip, chip_on_bus
 
 TOOLKIT = "usr/local/Ascend/ascend-toolkit"
@@ -67,10 +68,7 @@ class Machine:
         mask = self.mask
         if mask is None:
             return self.cards
-        # the runtime takes a mask up to the first number that is no card
-        known = list(mask)
-        end = next((i for i, card in enumerate(known) if card not in self.cards or card in known[:i]), len(known))
-        return mask[:end]
+        return shown(self.cards, mask)
 
     @property
     def driver_version(self) -> str | None:

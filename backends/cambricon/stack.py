@@ -11,6 +11,8 @@ from pathlib import Path
 
 from xinheng.core.hal import Finding
 
+from .._vendors import shown
+
 MASK = "MLU_VISIBLE_DEVICES"
 TORCH_OF = {"1.28": "2.7"}
 """Which torch a release of torch_mlu was built for, where the vendor says so."""
@@ -36,12 +38,8 @@ def cards(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> li
     there = sorted(int(m[1]) for name in names if (m := re.fullmatch(r"cambricon_dev(\d+)", name)))
     if MASK not in environ:
         return there
-    kept: list[int] = []
-    for entry in environ[MASK].split(","):
-        if not entry.strip().isdigit() or int(entry) not in there or int(entry) in kept:
-            break
-        kept.append(int(entry))
-    return kept
+    entries = environ[MASK].split(",")
+    return list(shown(there, (int(entry) if entry.strip().isdigit() else None for entry in entries)))
 
 
 def findings(

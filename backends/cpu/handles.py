@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from xinheng.core.hal import WeightPart
+from xinheng.core.hal import WeightPart, between
 from xinheng.core.ir.dtype import DTYPES
 from xinheng.core.schemes import scheme
 
@@ -67,13 +67,8 @@ class HostWeight:
         return tuple(HostWeight((rows, columns), self._rows(i * rows, (i + 1) * rows)) for i in range(count))
 
     def _rows(self, start: int, stop: int) -> tuple[HostWeightPart, ...]:
-        kept, first = [], 0
-        for part in self.parts:
-            low, high = max(start - first, 0), min(stop - first, part.rows)
-            if low < high:
-                kept.append(HostWeightPart(part.scheme, high - low, part.data[low:high]))
-            first += part.rows
-        return tuple(kept)
+        runs = between(self.parts, start, stop)
+        return tuple(HostWeightPart(part.scheme, high - low, part.data[low:high]) for part, low, high in runs)
 
     def values(self, kind: Any) -> Array:
         """All values of float32 or float64 in the shape of the weight."""

@@ -25,7 +25,7 @@ from .._torch import (
     TorchWeightPart,
 )
 from .._torch.collective import GlooCommunicator
-from .._torch.handles import DTYPES, NAMES
+from .._torch.handles import DTYPES, array_of
 from .._torch.kernels.by_token import register_by_token
 from .._torch.kernels.collective import register_collectives
 from .._torch.kernels.movement import register_makers
@@ -131,16 +131,6 @@ def tensor_of(x: Any) -> Any:
         return x.__dict__["torch"]
     state = _STATES.get(type(x))
     return x if state is None else state(*map(_tensor, x))
-
-
-def array_of(x: torch.Tensor) -> Array:
-    """A tensor as an array in the same memory."""
-    kind = NAMES[x.dtype].numpy
-    bits = x.detach().resolve_neg().resolve_conj()
-    if kind is bits_type(kind):
-        plain: Array = bits.numpy()
-        return plain
-    return bits.view(torch.int16 if kind.itemsize == 2 else torch.uint8).numpy().view(kind)
 
 
 def _tensor(x: Array) -> torch.Tensor:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.util import find_spec
 
 import torch
 
-from xinheng.core.hal import Buffer, Capabilities, DeviceOptions, Limits, WeightSource
+from xinheng.core.hal import Capabilities, DeviceOptions, Limits
 from xinheng.core.ir.dtype import DType, dtype
 
 from .._torch.accelerator import AcceleratorDevice
 from .._torch.handles import DTYPES
 from .._triton.interpreter import demand
-from .._triton.preparation import prepared
 from .kernels import arithmetic_of, kernels_of
 from .limits import measured_limits
 
@@ -44,9 +42,6 @@ class CUDADevice(AcceleratorDevice):
         super().__init__(spec, name, place, capabilities, collective="nccl", graph="CUDAGraph")
         _forbid_narrow_sums()
         self.kernels = kernels_of(self, place, fast)
-
-    def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
-        return prepared(self, source)
 
     def limits(self, working_set: int) -> Limits | None:
         return measured_limits(self.runtime, self.device, self.memory(), working_set)

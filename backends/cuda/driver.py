@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .._vendors import shown
+
 LIBRARY = "libnvidia-ml.so.1"
 _TEXT = 96
 """Bytes of a buffer for a name, which the library terminates."""
@@ -90,15 +92,12 @@ def visible(cards: Sequence[Card], environ: Mapping[str, str]) -> tuple[Card, ..
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return tuple(cards)
-    found: list[Card] = []
-    for entry in listed.split(","):
-        word = entry.strip()
-        if word.isdigit() and int(word) < len(cards):
-            card: Card | None = cards[int(word)]
-        else:
-            named = [card for card in cards if word and not word.isdigit() and card.uuid.startswith(word)]
-            card = named[0] if len(named) == 1 else None
-        if card is None or card in found:
-            break
-        found.append(card)
-    return tuple(found)
+    return shown(cards, (_named(entry.strip(), cards) for entry in listed.split(",")))
+
+
+def _named(word: str, cards: Sequence[Card]) -> Card | None:
+    """The card that an index or the beginning of a unique id means; None if it means none, or several."""
+    if word.isdigit():
+        return cards[int(word)] if int(word) < len(cards) else None
+    named = [card for card in cards if word and card.uuid.startswith(word)]
+    return named[0] if len(named) == 1 else None

@@ -10,8 +10,8 @@ from xinheng.core.hal import Buffer, Capabilities, DeviceOptions, MemoryStats, W
 from xinheng.core.hal.host import host_memory
 
 from .._torch import TorchDevice
+from .._torch.preparation import prepared
 from .._triton.interpreter import demand
-from .._triton.preparation import prepared
 
 SPEC = "cuda:interpreted"
 CAPABILITY = (9, 0)

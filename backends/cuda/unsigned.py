@@ -6,28 +6,20 @@ from typing import Any
 
 import torch
 
-from xinheng.core import ops
 from xinheng.core.hal import KernelRegistry
-from xinheng.core.ir.dtype import bool_, uint16, uint32
+from xinheng.core.ir.dtype import uint16, uint32
 from xinheng.core.ir.graph import Node
-from xinheng.core.ir.op import Op
-from xinheng.core.ir.types import TensorType
 
 from .._torch import TORCH_KERNELS
+from .._torch.kernels.unsigned import OPS, only
 
 WIDE = frozenset({uint16, uint32})
-OPS: tuple[Op[..., Any], ...] = (
-    *(ops.add, ops.sub, ops.mul, ops.trunc_div, ops.fmod, ops.bitwise_and),
-    *(ops.eq, ops.lt, ops.le, ops.maximum, ops.minimum, ops.where, ops.topk),
-)
 _HELD = (torch.uint16, torch.uint32)
 
 
 def unsigned(node: Node) -> bool | str:
     """Whether all numbers that go in are unsigned integers of 16 or 32 bits."""
-    kinds = [v.type.dtype for v in node.operands if v is not None and isinstance(v.type, TensorType)]
-    numbers = [kind for kind in kinds if kind is not bool_]
-    return (bool(numbers) and WIDE.issuperset(numbers)) or "takes unsigned integers of 16 and 32 bits only"
+    return only(node, WIDE) or "takes unsigned integers of 16 and 32 bits only"
 
 
 def _narrow(x: Any, kind: torch.dtype) -> Any:

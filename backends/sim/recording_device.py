@@ -17,20 +17,17 @@ from numpy.typing import NDArray
 from xinheng.core.errors import DeviceError, GraphError
 from xinheng.core.hal import (
     Buffer,
-    Device,
     Event,
     Executable,
     KernelExecutable,
     Placement,
     Profile,
-    StateSpace,
-    WeightSource,
+    ReplayingExecutable,
 )
 from xinheng.core.hal.executable import KernelBound
 from xinheng.core.ir.dtype import DType
 from xinheng.core.ir.evaluate import bind_sizes, check_sizes
 from xinheng.core.ir.graph import Graph, Value
-from xinheng.core.receipt import Receipt
 
 from .device import SimDevice
 from .handles import SimTensor
@@ -90,27 +87,15 @@ class RecordingDevice(SimDevice):
         return RecordingExecutable(self, plain)
 
 
-class RecordingExecutable:
-    """A graph on a recording device; `plain` runs its kernels one by one."""
+class RecordingExecutable(ReplayingExecutable):
+    """A graph on a recording device."""
 
     def __init__(self, device: RecordingDevice, plain: KernelExecutable) -> None:
-        self.graph: Graph = plain.graph
-        self.device: Device = device
-        self.receipt: Receipt = plain.receipt
-        self._recorder, self._plain = device, plain
-
-    def prepare(self, name: str, source: WeightSource | NDArray[Any]) -> Buffer:
-        buffer = self._plain.prepare(name, source)
-        self.receipt = replace(self.receipt, layouts=self._plain.receipt.layouts)
-        return buffer
-
-    def allocate_state(self, space: StateSpace | Mapping[str, StateSpace]) -> dict[str, Buffer]:
-        return self._plain.allocate_state(space)
+        super().__init__(plain)
+        self._recorder = device
 
     def bind(self, buffers: Mapping[str, Buffer]) -> RecordingBound:
-        fixed = {v.name: buffers[v.name] for v in self.graph.inputs if v.name in buffers}
-        plain = self._plain.bind({name: buffer for name, buffer in buffers.items() if name not in fixed})
-        return RecordingBound(self._recorder, self._plain, plain, fixed)
+        return RecordingBound(self._recorder, self.plain, *self.bound(buffers))
 
 
 class Record:

@@ -43,8 +43,9 @@ def _registered(device: Device, findings: Findings) -> None:
             findings.error("kernel.unknown", f"there is a kernel of {op!r}, which is no op", "see 'xinheng ops'")
             continue
         for kernel in device.kernels.candidates(op):
-            if str(getattr(kernel.function, "__module__", "")).startswith("xinheng."):
-                continue  # those of plain torch, which a plugin may have as parents
+            ours = str(getattr(kernel.function, "__module__", "")).startswith("xinheng.")
+            if ours and kernel not in device.kernels.own(op):
+                continue  # a kernel that this project lends to many devices, such as those of plain torch
             beyond = sorted(kind.name for kind in (kernel.dtypes or frozenset()) - known)
             if beyond:
                 text = f"kernel {kernel.name!r} of {op} takes {', '.join(beyond)}, which the device does not list"

@@ -28,8 +28,9 @@ from .memory_guard import BAND, MemoryGuard, Region, RegionGuard, canary
 from .partitioned import PartitionedExecutable
 from .profile import Profile, Span, chrome_trace
 from .reference import ReferenceDevice
+from .replaying import ReplayingExecutable
 from .spec import DeviceSpec
-from .weight import WeightPart, WeightSource
+from .weight import WeightPart, WeightSource, between
 
 __all__ = [
     "ANY_ORDER",
@@ -71,10 +72,12 @@ __all__ = [
     "Refusal",
     "Region",
     "RegionGuard",
+    "ReplayingExecutable",
     "Span",
     "StateSpace",
     "WeightPart",
     "WeightSource",
+    "between",
     "canary",
     "chrome_trace",
     "converted",

@@ -124,12 +124,14 @@ class BucketedBound:
         sizes = bind_sizes(exe.graph, given, dims, self._shape)
         padded = {name: exe.bucket(name, sizes[name]) for name in exe.buckets}
         check_sizes(exe.graph.checks, sizes)
-        wide = {v.name: self._pad(v.name, given[v.name], _sized(v.shape, padded)) for v in exe.graph.inputs}
-        lists = {name: self._pad(name, array, _sized(self._dims(name), padded)) for name, array in (host or {}).items()}
+        wide = {v.name: self._pad(v.name, given[v.name], sized_shape(v.shape, padded)) for v in exe.graph.inputs}
+        lists = {
+            name: self._pad(name, array, sized_shape(self._dims(name), padded)) for name, array in (host or {}).items()
+        }
         bound = self._at(tuple(padded.values()))
         event = bound.run(wide, profile=profile, host=lists)
         self.outputs = {
-            name: self._cut(bound.outputs[name], _sized(value.shape, sizes), value.dtype)
+            name: self._cut(bound.outputs[name], sized_shape(value.shape, sizes), value.dtype)
             for name, value in exe.graph.outputs.items()
         }
         return event
@@ -184,5 +186,6 @@ def fill(array: NDArray[Any], shape: Sequence[int], value: Fill) -> NDArray[Any]
     return wide
 
 
-def _sized(shape: Sequence[Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
+def sized_shape(shape: Sequence[Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """A shape with numbers for its symbols."""
     return tuple(evaluate_dim(dim, sizes) for dim in shape)

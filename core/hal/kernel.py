@@ -125,6 +125,10 @@ class KernelRegistry:
                 raise PluginError(f"op {op!r} has two kernels called {double!r}; give one of them another name")
             self._kernels.setdefault(op, []).extend(kernels)
 
+    def own(self, op: str) -> tuple[Kernel, ...]:
+        """The kernels of an op without those of the parent."""
+        return tuple(self._kernels.get(op, ()))
+
     def candidates(self, op: str) -> list[Kernel]:
         """All kernels of an op, best first."""
         inherited = self.parent.candidates(op) if self.parent is not None else []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,13 +50,11 @@ class WeightSource:
         """
         if not 0 <= start <= stop <= self.shape[0]:
             raise ModelError(f"weight {self.name!r} has {self.shape[0]} rows, not {start}:{stop}")
-        kept, offset = [], 0
-        for part in self.parts:
-            low, high = max(start - offset, 0), min(stop - offset, part.rows)
-            if low < high:
-                kept.append(WeightPart(part.scheme, high - low, _sliced(part.load, np.s_[low:high])))
-            offset += part.rows
-        return WeightSource(self.name, (stop - start, self.shape[-1]), tuple(kept))
+        kept = tuple(
+            WeightPart(part.scheme, high - low, _sliced(part.load, np.s_[low:high]))
+            for part, low, high in between(self.parts, start, stop)
+        )
+        return WeightSource(self.name, (stop - start, self.shape[-1]), kept)
 
     def columns(self, start: int, stop: int) -> WeightSource:
         """Columns start to stop, which must lie on the block borders of every scheme.
@@ -100,6 +98,26 @@ class WeightSource:
             raise ModelError(f"weight {name!r}: cannot stack weights of {sorted(columns)} columns")
         shape = (sum(source.shape[0] for source in sources), columns.pop())
         return WeightSource(name, shape, tuple(part for source in sources for part in source.parts))
+
+
+class Run(Protocol):
+    """Neighbouring rows of a weight."""
+
+    @property
+    def rows(self) -> int: ...
+
+
+R = TypeVar("R", bound=Run)
+
+
+def between(runs: Iterable[R], start: int, stop: int) -> Iterator[tuple[R, int, int]]:
+    """The runs that hold rows start to stop of all rows, each with where they begin and end in it."""
+    first = 0
+    for run in runs:
+        low, high = max(start - first, 0), min(stop - first, run.rows)
+        if low < high:
+            yield run, low, high
+        first += run.rows
 
 
 def _sliced(load: Callable[[], NDArray[np.uint8]], index: Any) -> Callable[[], NDArray[np.uint8]]:

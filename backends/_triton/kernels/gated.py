@@ -10,9 +10,9 @@ from xinheng.core import ops
 from xinheng.core.ir.dtype import DType, int8
 
 from ..launch import launch, power, tiles
-from .quantization import eight_bit, rows_of
+from .quantization import coded, divisor_of, eight_bit, rows_of
 from .registry import FLOATS, TRITON_KERNELS
-from .scalar import device, max_of, narrow, nearest, sigmoid, silu, widen
+from .scalar import device, narrow, sigmoid, silu, widen
 
 Tensor = torch.Tensor
 
@@ -50,16 +50,14 @@ def gated_quant_kernel(gate, up, out, scale, rows, width, ROWS: tl.constexpr, BL
         there = (row < rows)[:, None] & (column < width)[None, :]
         a = silu(widen(tl.load(gate + base + column[None, :], there, 0.0)))
         top = tl.maximum(top, tl.abs(a * widen(tl.load(up + base + column[None, :], there, 0.0))))
-    highest = max_of(top, 1)
-    divisor = tl.where(highest > 0, tl.div_rn(highest, 127.0), 1.0)
+    divisor = divisor_of(top)
     tl.store(scale + row, divisor, row < rows)
     for start in range(0, width, BLOCK):
         column = start + tl.arange(0, BLOCK)
         there = (row < rows)[:, None] & (column < width)[None, :]
         a = silu(widen(tl.load(gate + base + column[None, :], there, 0.0)))
         b = widen(tl.load(up + base + column[None, :], there, 0.0))
-        code = tl.minimum(tl.maximum(nearest(tl.div_rn(a * b, divisor[:, None])), -127.0), 127.0)
-        tl.store(out + base + column[None, :], code.to(tl.int8), there)
+        tl.store(out + base + column[None, :], coded(a * b, divisor), there)
 
 
 def gated(gate: Tensor, up: Tensor, activation: str) -> Tensor:

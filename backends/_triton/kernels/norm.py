@@ -10,9 +10,9 @@ from xinheng.core import ops
 from xinheng.core.ir.dtype import DType, int8
 
 from ..launch import launch, tiles
-from .quantization import eight_bit, rows_of
+from .quantization import coded, divisor_of, eight_bit, rows_of
 from .registry import FLOATS, TRITON_KERNELS
-from .scalar import inverse_root, max_of, narrow, nearest, sum_of, widen
+from .scalar import inverse_root, narrow, sum_of, widen
 
 Tensor = torch.Tensor
 
@@ -64,8 +64,7 @@ def rms_norm_kernel(
         else:
             tl.store(out + base + column[None, :], narrow(normed, out.dtype.element_ty), there)
     if CODES:
-        highest = max_of(top, 1)
-        divisor = tl.where(highest > 0, tl.div_rn(highest, 127.0), 1.0)
+        divisor = divisor_of(top)
         tl.store(scale + row, divisor, row < rows)
         for start in range(0, width, BLOCK):
             column = start + tl.arange(0, BLOCK)
@@ -73,9 +72,7 @@ def rms_norm_kernel(
             value = widen(tl.load(x + base + column[None, :], there, 0.0))
             value += widen(tl.load(residual + base + column[None, :], there, 0.0))
             gain = widen(tl.load(weight + column, column < width, 0.0))
-            code = nearest(tl.div_rn(value * factor * gain[None, :], divisor[:, None]))
-            code = tl.minimum(tl.maximum(code, -127.0), 127.0)
-            tl.store(out + base + column[None, :], code.to(tl.int8), there)
+            tl.store(out + base + column[None, :], coded(value * factor * gain[None, :], divisor), there)
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -12,7 +12,7 @@ from xinheng.core.ir.graph import Node
 
 from ..launch import launch, power, tiles
 from .registry import FLOATS, TRITON_KERNELS
-from .scalar import max_of, nearest, widen
+from .scalar import device, max_of, nearest, widen
 
 Tensor = torch.Tensor
 
@@ -32,6 +32,20 @@ def eight_bit(node: Node) -> bool | str:
     return node.attributes["dtype"] is int8 or f"makes codes of int8, not of {node.attributes['dtype']}"
 
 
+@device
+def divisor_of(top):
+    """The scales of rows of which `top` holds the magnitudes [rows, columns]: 1 for rows of zeros."""
+    highest = max_of(top, 1)
+    return tl.where(highest > 0, tl.div_rn(highest, 127.0), 1.0)
+
+
+@device
+def coded(value, divisor):
+    """Numbers [rows, columns] as codes of eight bits, by the scales of their rows."""
+    code = tl.minimum(tl.maximum(nearest(tl.div_rn(value, divisor[:, None])), -127.0), 127.0)
+    return code.to(tl.int8)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def dynamic_quant_kernel(x, out, scale, rows, width, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Rows as codes of eight bits, with a scale each."""
@@ -42,15 +56,13 @@ def dynamic_quant_kernel(x, out, scale, rows, width, ROWS: tl.constexpr, BLOCK: 
         column = start + tl.arange(0, BLOCK)
         there = (row < rows)[:, None] & (column < width)[None, :]
         top = tl.maximum(top, tl.abs(widen(tl.load(x + base + column[None, :], there, 0.0))))
-    highest = max_of(top, 1)
-    divisor = tl.where(highest > 0, tl.div_rn(highest, 127.0), 1.0)
+    divisor = divisor_of(top)
     tl.store(scale + row, divisor, row < rows)
     for start in range(0, width, BLOCK):
         column = start + tl.arange(0, BLOCK)
         there = (row < rows)[:, None] & (column < width)[None, :]
         value = widen(tl.load(x + base + column[None, :], there, 0.0))
-        code = tl.minimum(tl.maximum(nearest(tl.div_rn(value, divisor[:, None])), -127.0), 127.0)
-        tl.store(out + base + column[None, :], code.to(tl.int8), there)
+        tl.store(out + base + column[None, :], coded(value, divisor), there)
 
 
 @TRITON_KERNELS.register(ops.dynamic_quant, name="triton_dynamic_quant", dtypes=FLOATS, when=eight_bit)

@@ -89,6 +89,14 @@ def random_uniform(seed: Tensor, counter: Tensor) -> Tensor:
     return out
 
 
+@device
+def nucleus_of(p, rank, before, size, limit, nucleus, least):
+    """The probabilities that are kept of some ranks [rows, ranks], 0 for others; `before` is the sum ahead of them."""
+    ahead = before[:, None] + cumsum_of(p, 1) - p
+    inside = (ahead < nucleus) & (p >= least) & (rank < limit) & (rank < size)
+    return tl.where(inside | (rank == 0), p, 0.0)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def sample_kernel(
     best, order, uniform, temperature, top_k, top_p, min_p, out, rows, size, ROWS: tl.constexpr, BLOCK: tl.constexpr
@@ -115,11 +123,8 @@ def sample_kernel(
     for start in range(0, size, BLOCK):
         rank = (start + tl.arange(0, BLOCK))[None, :]
         x = tl.load(best + row[:, None] * size + rank, used[:, None] & (rank < size), float("-inf"))
-        p = tl.where((rank < limit) & (rank < size), exp(x - top), 0.0)
-        p = tl.div_rn(p, total[:, None])
-        ahead = before[:, None] + cumsum_of(p, 1) - p
-        inside = (ahead < nucleus) & (p >= least * first) & (rank < limit) & (rank < size)
-        kept = tl.where(inside | (rank == 0), p, 0.0)
+        p = tl.div_rn(tl.where((rank < limit) & (rank < size), exp(x - top), 0.0), total[:, None])
+        kept = nucleus_of(p, rank, before, size, limit, nucleus, least * first)
         whole += sum_of(kept, 1)
         last = tl.maximum(last, max_of(tl.where(kept > 0, rank, 0), 1))
         before += sum_of(p, 1)
@@ -129,11 +134,8 @@ def sample_kernel(
     for start in range(0, size, BLOCK):
         rank = (start + tl.arange(0, BLOCK))[None, :]
         x = tl.load(best + row[:, None] * size + rank, used[:, None] & (rank < size), float("-inf"))
-        p = tl.where((rank < limit) & (rank < size), exp(x - top), 0.0)
-        p = tl.div_rn(p, total[:, None])
-        ahead = before[:, None] + cumsum_of(p, 1) - p
-        inside = (ahead < nucleus) & (p >= least * first) & (rank < limit) & (rank < size)
-        kept = tl.where(inside | (rank == 0), p, 0.0)
+        p = tl.div_rn(tl.where((rank < limit) & (rank < size), exp(x - top), 0.0), total[:, None])
+        kept = nucleus_of(p, rank, before, size, limit, nucleus, least * first)
         sums = running[:, None] + cumsum_of(kept, 1)
         passed += sum_of(((sums <= goal[:, None]) & (rank < size)).to(tl.int32), 1)
         running += sum_of(kept, 1)

@@ -9,6 +9,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import ops as msops
 
+from xinheng.core.hal import between
 from xinheng.core.ir.dtype import DType
 
 from .packed import Planes, decoded, plane_bytes, rows_of
@@ -64,13 +65,8 @@ class MindSporeWeight:
     def group(self, index: int) -> MindSporeWeight:
         """One weight of a stack."""
         _, rows, columns = self.shape
-        kept, first, start, stop = [], 0, index * rows, (index + 1) * rows
-        for part in self.parts:
-            low, high = max(start - first, 0), min(stop - first, part.rows)
-            if low < high:
-                kept.append(part.taken(low, high))
-            first += part.rows
-        return MindSporeWeight((rows, columns), tuple(kept), self.layout)
+        runs = between(self.parts, index * rows, (index + 1) * rows)
+        return MindSporeWeight((rows, columns), tuple(part.taken(*place) for part, *place in runs), self.layout)
 
 
 @dataclass(frozen=True, slots=True)

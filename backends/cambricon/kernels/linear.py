@@ -6,6 +6,7 @@ import torch
 
 from xinheng.core import ops
 from xinheng.core.hal import KernelRegistry
+from xinheng.core.hal.kernel import Condition
 from xinheng.core.ir.dtype import DType, bfloat16, float16, float32, int8
 from xinheng.core.ir.graph import Node
 from xinheng.core.ir.types import WeightType
@@ -30,7 +31,7 @@ def register(kernels: KernelRegistry, functions: Functions) -> None:
         _codes(kernels, functions)
 
 
-def dense(*names: str) -> object:
+def dense(*names: str) -> Condition:
     """A condition: the named weights are matrices of floats in one piece."""
 
     def condition(node: Node) -> bool | str:
@@ -53,7 +54,7 @@ def tensor_of(weight: TorchWeight, like: Tensor) -> Tensor | None:
 def _linear(kernels: KernelRegistry, functions: Functions) -> None:
     matmul = functions["matmul"]
 
-    @kernels.register(ops.linear, name="tmo_matmul", dtypes=FLOATS, when=dense("weight"))  # type: ignore[arg-type]
+    @kernels.register(ops.linear, name="tmo_matmul", dtypes=FLOATS, when=dense("weight"))
     def linear(x: Tensor, weight: TorchWeight, bias: Tensor | None = None) -> Tensor:
         held = tensor_of(weight, x)
         if held is None:  # it was converted when it was prepared, as weights in a dtype that the card lacks are

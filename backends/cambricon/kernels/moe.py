@@ -65,7 +65,7 @@ def _sorting(kernels: KernelRegistry, functions: Functions) -> None:
 def _products(kernels: KernelRegistry, functions: Functions) -> None:
     product, plain = functions["group_gemm"], grouped_linear_kernel(torch_linear)
 
-    @kernels.register(ops.grouped_linear, name="tmo_group_gemm", dtypes=FLOATS, when=dense("weight"))  # type: ignore[arg-type]
+    @kernels.register(ops.grouped_linear, name="tmo_group_gemm", dtypes=FLOATS, when=dense("weight"))
     def grouped_linear(x: Tensor, weight: TorchWeight, counts: Tensor) -> Tensor:
         held = tensor_of(weight, x)
         if held is None:

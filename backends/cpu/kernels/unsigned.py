@@ -8,18 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from xinheng.core import ops
 from xinheng.core.hal import KernelRegistry
-from xinheng.core.ir.dtype import DType, bool_, uint16, uint32, uint64
+from xinheng.core.ir.dtype import uint16, uint32, uint64
 from xinheng.core.ir.graph import Node
 from xinheng.core.ir.op import Op
-from xinheng.core.ir.types import TensorType
+
+from ..._torch.kernels.unsigned import OPS, numbers, only
 
 WIDE = frozenset({uint16, uint32, uint64})
-OPS: tuple[Op[..., Any], ...] = (
-    *(ops.add, ops.sub, ops.mul, ops.trunc_div, ops.fmod, ops.bitwise_and),
-    *(ops.eq, ops.lt, ops.le, ops.maximum, ops.minimum, ops.where, ops.topk),
-)
 
 
 class UnsignedKernel:
@@ -47,14 +43,7 @@ def _tensor(made: Any) -> torch.Tensor:
 
 def wide(node: Node) -> bool | str:
     """Whether all numbers that go in are unsigned integers of more than 8 bits."""
-    kinds = numbers(node)
-    return (bool(kinds) and WIDE.issuperset(kinds)) or "takes unsigned integers of 16 bits and more only"
-
-
-def numbers(node: Node) -> list[DType]:
-    """The dtypes of all operands but masks."""
-    kinds = [v.type.dtype for v in node.operands if v is not None and isinstance(v.type, TensorType)]
-    return [kind for kind in kinds if kind is not bool_]
+    return only(node, WIDE) or "takes unsigned integers of 16 bits and more only"
 
 
 def register_unsigned(registry: KernelRegistry) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from xinheng.backends._torch import TorchPagedKV, TorchPagedLatent, TorchWeight
+from xinheng.backends._torch.handles import array_of
 from xinheng.backends.cpu.handles import HostWeight, HostWeightPart
-from xinheng.backends.cpu.torch_kernels import array_of, tensor_of
+from xinheng.backends.cpu.torch_kernels import tensor_of
 from xinheng.core.ops import KVPages, LatentPages
 
 STATES = {TorchPagedKV: KVPages, TorchPagedLatent: LatentPages}

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from xinheng.backends._torch.kernels.unsigned import OPS
 from xinheng.backends.cpu import CPUBackend
-from xinheng.backends.cpu.kernels.unsigned import OPS
 from xinheng.core import Builder, Device, TensorType, compile, ops
 from xinheng.core.hal import DeviceSpec
 from xinheng.core.ir.dtype import DType, from_numpy, int32, uint16, uint32, uint64

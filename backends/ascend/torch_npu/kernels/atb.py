@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from ..batches import Batch
 from ..handles import TILE, TiledPagedKV
 from .attention import nothing
 from .conditions import filled, held
+from .planner import Planner
 from .tiled import tiled
 
 if TYPE_CHECKING:
@@ -38,17 +38,7 @@ def register_atb(kernels: KernelRegistry, device: AscendDevice) -> None:
         when=_attendable,
         host=("query_start", "seq_lens"),
         priority=1,
-    )(_Planner(device))
-
-
-class _Planner:
-    """Makes the function of one node."""
-
-    def __init__(self, device: AscendDevice) -> None:
-        self._device = device
-
-    def plan(self, node: Node, bounds: Mapping[str, int]) -> ATBAttention:
-        return ATBAttention(self._device, held(node)["heads"], self._device.reads(node.results[1]))
+    )(Planner(lambda node: ATBAttention(device, held(node)["heads"], device.reads(node.results[1]))))
 
 
 class ATBAttention:

@@ -6,7 +6,6 @@ running sums of queries, and the keys of each sequence. A mask bit of 1 hides a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +22,10 @@ from ..batches import Batch
 from ..handles import NPUPagedKV
 from .captured import CapturedLists
 from .conditions import HALVES, filled, held, shaped
+from .planner import Planner
 
 if TYPE_CHECKING:
+    from ...._torch.capture import Record
     from ..device import AscendDevice
 
 Tensor = torch.Tensor
@@ -48,20 +49,14 @@ def register_attention(kernels: KernelRegistry, device: AscendDevice) -> None:
             dtypes=[bfloat16] if sinks else HALVES,
             when=_with_sinks if sinks else _attendable,
             host=("query_start", "seq_lens"),
-        )(_Planner(device))
+        )(Planner(lambda node: attention_of(device, node)))
 
 
-class _Planner:
-    """Makes the function of one node."""
-
-    def __init__(self, device: AscendDevice) -> None:
-        self._device = device
-
-    def plan(self, node: Node, bounds: Mapping[str, int]) -> FusedAttention:
-        cache = held(node)
-        renewable = node.attributes["window"] is None and node.operand("sinks") is None
-        kind = RenewableAttention if renewable else FusedAttention
-        return kind(self._device, cache["heads"], self._device.reads(node.results[1]))
+def attention_of(device: AscendDevice, node: Node) -> FusedAttention:
+    """The function of one node; graphs can capture one without window and sinks."""
+    renewable = node.attributes["window"] is None and node.operand("sinks") is None
+    kind = RenewableAttention if renewable else FusedAttention
+    return kind(device, held(node)["heads"], device.reads(node.results[1]))
 
 
 class FusedAttention:
@@ -168,24 +163,17 @@ class RenewableAttention(FusedAttention):
         names = ("actual_seq_lengths", "actual_seq_lengths_kv")
         record.notes.setdefault(id(self), CapturedLists(names)).renew(self._device, host)
 
-    def __call__(
-        self,
-        q: Tensor,
-        cache: NPUPagedKV,
-        query_start: NDArray[Any],
-        seq_lens: NDArray[Any],
-        block_table: Tensor,
-        sinks: Tensor | None = None,
-        bias: Tensor | None = None,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        causal: bool = True,
+    def __call__(self, *operands: Any, **attributes: Any) -> tuple[Tensor, Tensor | None]:
+        if self._device.record is None:
+            return super().__call__(*operands, **attributes)
+        q, cache, _, _, block_table = operands[:5]
+        return self._captured(
+            self._device.record, q, cache, block_table, attributes["scale"], attributes.get("causal", True)
+        )
+
+    def _captured(
+        self, record: Record, q: Tensor, cache: NPUPagedKV, block_table: Tensor, scale: float, causal: bool
     ) -> tuple[Tensor, Tensor | None]:
-        record = self._device.record
-        if record is None:
-            return super().__call__(q, cache, query_start, seq_lens, block_table, scale=scale, causal=causal)
         k, v = (x.reshape(*x.shape[:2], -1) for x in cache.whole)
         given = self._scaled(q, scale, None) | {"block_size": BLOCK_SIZE, "input_layout": "TND"}
         given |= {"softmax_lse_flag": self._wants_lse}

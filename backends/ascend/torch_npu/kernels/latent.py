@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +15,7 @@ from ...chips import BLOCK_SIZE
 from ..handles import NPUPagedLatent
 from .attention import CAUSAL, nothing
 from .conditions import HALVES, filled, held, shaped
+from .planner import Planner
 
 if TYPE_CHECKING:
     from ..device import AscendDevice
@@ -36,17 +36,7 @@ def register_latent(kernels: KernelRegistry, device: AscendDevice) -> None:
         dtypes=HALVES,
         when=_attendable,
         host=("query_start", "seq_lens"),
-    )(_Planner(device))
-
-
-class _Planner:
-    """Makes the function of one node."""
-
-    def __init__(self, device: AscendDevice) -> None:
-        self._device = device
-
-    def plan(self, node: Node, bounds: Mapping[str, int]) -> LatentAttention:
-        return LatentAttention(self._device, self._device.reads(node.results[1]))
+    )(Planner(lambda node: LatentAttention(device, device.reads(node.results[1]))))
 
 
 class LatentAttention:

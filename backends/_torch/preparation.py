@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from xinheng.core.errors import OutOfMemory
 from xinheng.core.hal import WeightPart, WeightSource, converted
 
-from .._torch import TorchDevice, TorchWeight
-from .._torch.plane_part import PlanePart, Upload, plane_part
+from .handles import TorchWeight
+from .plane_part import PlanePart, Upload, plane_part
+
+if TYPE_CHECKING:
+    from .device import TorchDevice
 
 
 def prepared(device: TorchDevice, source: WeightSource) -> TorchWeight:

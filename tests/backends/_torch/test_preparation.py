@@ -11,7 +11,7 @@ import torch
 
 from xinheng.backends._torch import TorchDevice, TorchWeight
 from xinheng.backends._torch.handles import DTYPES
-from xinheng.backends._triton.preparation import prepared
+from xinheng.backends._torch.preparation import prepared
 from xinheng.core.hal import Capabilities, KernelRegistry, MemoryStats, WeightPart, WeightSource
 from xinheng.core.schemes import scheme
 
