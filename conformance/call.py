@@ -13,13 +13,12 @@ from xinheng.core.hal import WeightSource
 from xinheng.core.ir import Builder, DType, Graph, TensorType, WeightType, numeric
 from xinheng.core.ir.dtype import float32, float64, round_to
 from xinheng.core.ir.types import StateType, Type
-from xinheng.core.ops import OPSET
+from xinheng.core.ops import OPSET, STATES
 from xinheng.core.schemes import scheme
 
 from .bounds import Bounded, Rules, operand
 from .layout import Layout, held, held_type, view
 from .mirror import mirrored
-from .operands import STATES
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from xinheng.core.ops import OPSET
 from xinheng.core.schemes import scheme
 
 from .call import Call
-from .operands import held_in
 
 
 def excuse(call: Call, capabilities: Capabilities) -> str | None:
@@ -18,6 +17,10 @@ def excuse(call: Call, capabilities: Capabilities) -> str | None:
     lacking = next((kind for kind in dtypes_of(call) if kind not in capabilities.dtypes), None)
     if lacking is not None:
         return f"the device lists no {lacking}"
+    states = (kind for kind in (*call.types, *call.result_types) if isinstance(kind, StateType))
+    coding = next((kind["scheme"] for kind in states if kind.quantized), None)
+    if coding is not None and coding not in capabilities.cache_schemes:
+        return f"the device lists no caches of {coding}"
     late = next((s.name for s in call.graph().symbols().values() if s.unbacked), None)
     if late is not None and not capabilities.dynamic_shapes:
         return f"the device takes fixed sizes only, and {late} is known only after {call.op} ran"
@@ -28,12 +31,12 @@ def excuse(call: Call, capabilities: Capabilities) -> str | None:
 
 
 def dtypes_of(call: Call) -> Iterator[DType]:
-    """The dtypes of its tensors, of what its states hold, and of dense weights."""
+    """The dtypes of its tensors, of states of a float dtype, and of dense weights."""
     for kind in (*call.types, *call.result_types):
         if isinstance(kind, TensorType):
             yield kind.dtype
         elif isinstance(kind, StateType):
-            yield held_in(kind)
+            yield from (() if kind.quantized else (part.dtype for part in kind.parts))
         elif isinstance(kind, WeightType):
             yield from (dense for name, _ in kind.parts if (dense := scheme(name).dense) is not None)
 

@@ -14,7 +14,6 @@ from xinheng.core.ir.types import Type
 from .bounds import Check, Rules, check
 from .call import Call
 from .choices import CHOICES, Choice
-from .operands import held_in
 from .programs import REFERENCE, programs
 
 SIGNED_ZERO = frozenset(
@@ -127,8 +126,8 @@ def _parts(
 ) -> Iterator[tuple[str, Any, Any, DType]]:
     for i, (want, got, promised) in enumerate(zip(expected, made, types, strict=True)):
         if isinstance(promised, StateType):
-            for name, w, g in zip(want._fields, want, got, strict=True):
-                yield f"state {name}", w, np.asarray(g), held_in(promised)
+            for part, w, g in zip(promised.parts, want, got, strict=True):
+                yield f"state {part.name}", w, np.asarray(g), part.dtype
         elif isinstance(promised, TensorType):
             yield f"result {i}" if len(made) > 1 else "the result", want, np.asarray(got), promised.dtype
 

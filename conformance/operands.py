@@ -11,16 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from xinheng.core.ir import DType, TensorType, paged_kv, paged_latent, sequence_state
-from xinheng.core.ir.dtype import DTYPES, bool_, float32, int32, round_to
+from xinheng.core.ir.dtype import bool_, cast_to, float32, int8, int32, round_to
 from xinheng.core.ir.types import StateType
-from xinheng.core.ops import KVPages, LatentPages, SequenceSlots
+from xinheng.core.ops import KVPages, LatentPages, SequenceSlots, state_of
+from xinheng.core.ops.attention import quantized
+from xinheng.core.ops.states import Held
 from xinheng.core.schemes import scheme
 
 from .draw import DISTRIBUTIONS, Shape, Stream, stream
 from .weights import coded, packed
-
-STATES = (KVPages, LatentPages, SequenceSlots)
-"""What references see of states."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +121,11 @@ class Coded:
 
 @dataclass(frozen=True)
 class KV:
-    """A paged cache; it is kept in the dtype the case runs in."""
+    """A paged cache; it is kept in the dtype the case runs in, or as `quantized` int8."""
 
     k: NDArray[Any]
     v: NDArray[Any]
+    quantized: bool = False
 
 
 @dataclass(frozen=True)
@@ -254,6 +254,9 @@ def realise(x: Any, kind: DType, name: str, key: tuple[object, ...], data: str) 
         case Coded(shape, coding):
             source = coded(name, coding, shape)
             return source.type, source.unpack(np.float64), source
+        case KV(k, v, True):
+            state = paged_kv(k.shape[2], k.shape[3], v.shape[3], int8.name)
+            return state, stored(state, quantized(k, v)), None
         case KV(k, v):
             state = paged_kv(k.shape[2], k.shape[3], v.shape[3], kind.name)
             return state, KVPages(round_to(k, kind), round_to(v, kind)), None
@@ -266,9 +269,9 @@ def realise(x: Any, kind: DType, name: str, key: tuple[object, ...], data: str) 
     return None, x, None
 
 
-def held_in(kind: StateType) -> DType:
-    """The dtype of what a state holds."""
-    return DTYPES[kind["dtype" if kind.kind == "sequence_state" else "scheme"]]
+def stored(kind: StateType, pages: Any) -> Held:
+    """What a state holds, in the dtypes of its parts."""
+    return state_of(kind, [cast_to(np.asarray(x), part.dtype) for part, x in zip(kind.parts, pages, strict=True)])
 
 
 def own_dtype(x: Any) -> DType | None:
@@ -287,7 +290,6 @@ __all__ = [
     "FLOAT",
     "KV",
     "MOVING",
-    "STATES",
     "Coded",
     "Drawn",
     "F",
@@ -302,7 +304,6 @@ __all__ = [
     "bools",
     "floats",
     "gain",
-    "held_in",
     "ints",
     "magnitude",
     "normal",

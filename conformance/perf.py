@@ -20,7 +20,6 @@ from xinheng.core.ir.dtype import float32
 from xinheng.core.schemes import scheme
 
 from .call import Call
-from .operands import held_in
 from .trial import Trial
 
 RUNS = 9
@@ -103,7 +102,7 @@ def traffic(call: Call) -> int:
     total = sum(part.rows * scheme(part.scheme).row_bytes(columns) for part, columns in parts)
     for kind, value in zip(call.types, call.values, strict=True):
         if isinstance(kind, StateType):
-            total += sum(_size(pages) * held_in(kind).bits // 8 for pages in value)
+            total += sum(_size(pages) * part.dtype.bits // 8 for part, pages in zip(kind.parts, value, strict=True))
     tensors = (kind for kind in (*call.types, *call.result_types) if isinstance(kind, TensorType))
     return total + sum(_elements(kind) * kind.dtype.bits // 8 for kind in tensors)
 

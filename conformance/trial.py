@@ -16,7 +16,7 @@ from xinheng.core.receipt import Receipt
 
 from .call import Call
 from .mirror import connect
-from .operands import held_in
+from .operands import stored
 from .paging import repaged, restored
 
 
@@ -61,9 +61,7 @@ class Trial:
     def reset(self) -> None:
         """Give states the contents they have before the call."""
         for name, pages in self.given.feeds(StateType).items():
-            kind = held_in(self._states[name])
-            given = type(pages)(*(cast_to(part, kind) for part in pages))
-            self.device.write_state(self.buffers[name], self._states[name], given)
+            self.device.write_state(self.buffers[name], self._states[name], stored(self._states[name], pages))
 
     def load(self, call: Call) -> None:
         """Take the numbers of another call of the same types from now on; weights stay what they are."""

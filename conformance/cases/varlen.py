@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from xinheng.core.ir.dtype import float32
+
 from ..case import Tier, case
 from ..operands import Latent, Special, floats, gain, ints, normal, rng, special_rows
 from .attention import BLOCKS, cache
@@ -55,6 +57,7 @@ case(
 _LENGTHS = ints([5, 0, 4, 9])
 _TABLE = ints([[2, 0, -1], [-1, 99, -1], [5, -7, 0], [1, 3, 4]])
 case("gather_kv_cache", cache(6, 4, 2, 8, 5), _LENGTHS, _TABLE, label="B4")
+case("gather_kv_cache", cache(6, 4, 2, 8, 5, quantized=True), _LENGTHS, _TABLE, label="int8", kinds=[float32])
 case("gather_kv_cache", cache(6, 4, 1, 3, 3), ints([6, 7]), ints([[-1, 4], [10**6, 0]]), label="freed-blocks")
 case("gather_kv_cache", cache(2, 4, 1, 3, 3), ints([]), ints(np.zeros((0, 2))), label="no-sequences")
 case("gather_kv_cache", cache(2, 4, 1, 3, 3), ints([0, 0]), ints([[0, 1], [1, 0]]), label="no-keys")

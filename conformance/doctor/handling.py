@@ -20,7 +20,7 @@ from xinheng.core.plugins import PluginManager
 from ..bounds import Rules
 from ..case import SAMPLES, Case
 from ..judge import judge
-from ..operands import held_in
+from ..operands import stored
 from ..trial import Trial
 from .symptom import Findings
 
@@ -147,7 +147,7 @@ def _states(device: Device, findings: Findings) -> None:
 
 def _state(device: Device, kind: StateType, pages: Any) -> str:
     sizes = device.capabilities.block_sizes
-    given = type(pages)(*(cast_to(part, held_in(kind)) for part in pages))
+    given: Any = stored(kind, pages)
     size = given[0].shape[1] if given[0].ndim > 1 else 1
     if kind.kind.startswith("paged") and sizes and size not in sizes:
         given = type(given)(*(np.resize(p, (p.shape[0], min(sizes), *p.shape[2:])) for p in given))

@@ -20,7 +20,6 @@ from ..call import Call
 from ..case import find
 from ..checks import Experiment
 from ..examination import Examination
-from ..operands import held_in
 from ..programs import REFERENCE, programs
 
 SHOWN = 8
@@ -105,8 +104,8 @@ def _summary(value: Any) -> str:
 def _parts(call: Call, expected: Any, made: Any) -> Iterator[tuple[str, Any, NDArray[Any], DType]]:
     for i, (want, got, promised) in enumerate(zip(expected, made, call.result_types, strict=True)):
         if isinstance(promised, StateType):
-            pages = zip(want._fields, want, got, strict=True)
-            yield from ((f"state {name}", w, np.asarray(g), held_in(promised)) for name, w, g in pages)
+            parts = zip(promised.parts, want, got, strict=True)
+            yield from ((f"state {part.name}", w, np.asarray(g), part.dtype) for part, w, g in parts)
         elif isinstance(promised, TensorType):
             yield f"result {i}", want, np.asarray(got), promised.dtype
 

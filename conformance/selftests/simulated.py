@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from xinheng.core.errors import GraphError
 from xinheng.core.ir import DType, StateType, TensorType, WeightType, numeric
 from xinheng.core.ir.dtype import cast_to, round_to
-from xinheng.core.ops import OPSET
+from xinheng.core.ops import OPSET, STATES
 from xinheng.core.schemes import scheme
 
 from ..call import Call, results
 from ..draw import stream
 from ..mirror import mirrored
-from ..operands import STATES, held_in
 
 Array = NDArray[Any]
 BLOCK = 64
@@ -235,7 +234,9 @@ def stored(call: Call, made: tuple[Any, ...]) -> tuple[Any, ...]:
             return cast_to(np.asarray(x, np.float64 if kind.is_float else None), kind)
 
     return tuple(
-        type(x)(*(each(part, held_in(kind)) for part in x)) if isinstance(kind, StateType) else each(x, kind.dtype)
+        type(x)(*(each(y, part.dtype) for part, y in zip(kind.parts, x, strict=True)))
+        if isinstance(kind, StateType)
+        else each(x, kind.dtype)
         for x, kind in zip(made, call.result_types, strict=True)
         if isinstance(kind, StateType | TensorType)
     )

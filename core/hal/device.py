@@ -42,6 +42,7 @@ class Capabilities:
         unified_memory: the host can read a buffer without a copy.
         preferred_dtype: what `dtype = "auto"` computes in.
         arithmetic: how its kernels compute; conformance needs it from level L1 on.
+        cache_schemes: schemes of key-value caches that it holds besides float dtypes, such as int8.
         narrow_cache: what `cache_dtype = "auto"` means for activations of float32, where the device would rather read
             less than keep all bits; None: float32.
     """
@@ -54,6 +55,7 @@ class Capabilities:
     max_length: int | None = None
     arithmetic: Arithmetic | None = None
     narrow_cache: str | None = None
+    cache_schemes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DeviceError, OutOfMemory
-from ..ir.dtype import DTYPES, DType, cast_to, dtype, float64
+from ..errors import OutOfMemory
+from ..ir.dtype import DTYPES, DType, cast_to, dtype, float64, int8
 from ..ir.evaluate import widen
 from ..ir.graph import Node
 from ..ir.op import Op
 from ..ir.types import StateType, TensorType
-from ..ops import OPSET, KVPages, LatentPages, SequenceSlots, among
+from ..ops import OPSET, KVPages, LatentPages, QuantizedKVPages, among, state_of
+from ..ops.attention import quantized
 from ..schemes import scheme
 from .arithmetic import ANY_ORDER, Arithmetic
 from .collective import Communicator
@@ -22,6 +23,9 @@ from .device import Buffer, Capabilities, Device, MemoryStats, StateSpace
 from .host import host_memory
 from .kernel import KernelRegistry
 from .weight import WeightSource
+
+KV = KVPages | QuantizedKVPages
+Paged = TypeVar("Paged", KV, LatentPages)
 
 EXACT = Arithmetic(ANY_ORDER, accumulate=float64, determinism="D4")
 """That of references: float64 in any order, each result rounded once."""
@@ -67,10 +71,16 @@ def _kept(state: Any, new: Any) -> Any:
     return state
 
 
-def write_cache(cache: KVPages, k: Any, v: Any, slots: Any) -> KVPages:
+def write_cache(cache: KV, k: Any, v: Any, slots: Any) -> KV:
     """The same as the reference, in place."""
+    new = quantized(k, v) if isinstance(cache, QuantizedKVPages) else (k, v)
+    return _written(cache, new, slots)
+
+
+def _written(cache: Paged, rows: Sequence[Any], slots: Any) -> Paged:
+    """A paged state with new rows in the slots that are not negative."""
     valid = np.flatnonzero(np.asarray(slots) >= 0)
-    for pages, new in zip(cache, (k, v), strict=True):
+    for pages, new in zip(cache, rows, strict=True):
         flat = pages.reshape(-1, *pages.shape[2:])
         flat[np.asarray(slots)[valid]] = cast_to(np.asarray(new)[valid].astype(np.float64), _dtype_of(pages))
     return cache
@@ -78,8 +88,7 @@ def write_cache(cache: KVPages, k: Any, v: Any, slots: Any) -> KVPages:
 
 def write_latent_cache(cache: LatentPages, latent: Any, rope: Any, slots: Any) -> LatentPages:
     """The same as the reference, in place."""
-    write_cache(KVPages(cache.latent, cache.rope), latent, rope, slots)
-    return cache
+    return _written(cache, (latent, rope), slots)
 
 
 def paged_attention_planner(op: Op[..., Any]) -> Any:
@@ -89,14 +98,12 @@ def paged_attention_planner(op: Op[..., Any]) -> Any:
         def plan(self, node: Node, bounds: Mapping[str, int]) -> Callable[..., Any]:
             run = super().plan(node, bounds)
 
-            def narrow(
-                q: Any, cache: KVPages, query_start: Any, seq_lens: Any, table: Any, *rest: Any, **attrs: Any
-            ) -> Any:
+            def narrow(q: Any, cache: KV, query_start: Any, seq_lens: Any, table: Any, *rest: Any, **attrs: Any) -> Any:
                 there = (table >= 0) & (table < cache.k.shape[0])
                 used = np.unique(table[there]) if there.any() else np.zeros(1, int)
                 index = np.zeros(cache.k.shape[0], int)
                 index[used] = np.arange(used.size)
-                pages = KVPages(cache.k[used], cache.v[used])
+                pages = type(cache)(*(part[used] for part in cache))
                 return run(q, pages, query_start, seq_lens, index[np.where(there, table, used[0])], *rest, **attrs)
 
             return narrow
@@ -128,7 +135,9 @@ class ReferenceDevice(Device):
 
     def __init__(self, spec: str = "reference", name: str = "numpy float64 reference") -> None:
         self.spec, self.name = spec, name
-        self.capabilities = Capabilities(frozenset(DTYPES.values()), unified_memory=True, arithmetic=EXACT)
+        self.capabilities = Capabilities(
+            frozenset(DTYPES.values()), unified_memory=True, arithmetic=EXACT, cache_schemes=frozenset({int8.name})
+        )
         self.kernels = reference_kernels(self)
 
     def upload(self, array: NDArray[Any], dtype: DType) -> Buffer:
@@ -145,19 +154,9 @@ class ReferenceDevice(Device):
         return f"expanded to {buffer.dtype.name}", int(buffer.nbytes)
 
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
-        coding = type["dtype" if type.kind == "sequence_state" else "scheme"]
-        if type.kind not in ("paged_kv", "paged_latent", "sequence_state") or coding not in DTYPES:
-            known = "only dense paged states and those of sequences are known"
-            raise DeviceError(f"{self.spec}: no room for {type} here; {known}")
-        kind = dtype(coding)
-        lead: tuple[int, ...] = (space.blocks, space.block_size)
+        lead = (space.blocks, space.block_size) if type.paged else (space.blocks,)
         try:
-            if type.kind == "sequence_state":
-                return SequenceSlots(np.zeros((space.blocks, *type["shape"]), kind.numpy))
-            if type.kind == "paged_latent":
-                return LatentPages(*(np.zeros((*lead, type[d]), kind.numpy) for d in ("dim", "rope_dim")))
-            lead = (*lead, type["heads"])
-            return KVPages(np.zeros((*lead, type["k_dim"]), kind.numpy), np.zeros((*lead, type["v_dim"]), kind.numpy))
+            return state_of(type, [np.zeros((*lead, *part.shape), part.dtype.numpy) for part in type.parts])
         except MemoryError:
             raise OutOfMemory(
                 f"{self.spec}: no room for {space.blocks} cache blocks; lower engine.cache_memory"

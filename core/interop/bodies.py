@@ -13,7 +13,7 @@ from typing import Any
 from .. import ops
 from ..errors import GraphError
 from ..ir.dim import Dim, Expr, product, sym
-from ..ir.dtype import DType, dtype, float32, int32, int64
+from ..ir.dtype import DType, float32, int8, int32, int64
 from ..ir.graph import Value
 from ..ir.types import StateType, TensorType
 from ..ops.sampling import MULTIPLIERS, WEYL
@@ -31,22 +31,9 @@ def body(function: Body) -> Body:
 def state_tensors(name: str, kind: StateType) -> list[tuple[str, TensorType]]:
     """The names and types of the tensors that a state is exported as."""
     stem = re.sub(r"\W|^(?=\d)", "_", name)
-    if kind.kind == "sequence_state":
-        return [("data", TensorType(dtype(kind["dtype"]), (sym(f"{stem}_slots"), *kind["shape"])))]
-    lead: tuple[Dim, ...] = (sym(f"{stem}_blocks"), sym(f"{stem}_block_size"))
-    element = dtype(kind["scheme"])
-    if kind.kind == "paged_kv":
-        heads = kind["heads"]
-        return [
-            ("k", TensorType(element, (*lead, heads, kind["k_dim"]))),
-            ("v", TensorType(element, (*lead, heads, kind["v_dim"]))),
-        ]
-    if kind.kind == "paged_latent":
-        return [
-            ("latent", TensorType(element, (*lead, kind["dim"]))),
-            ("rope", TensorType(element, (*lead, kind["rope_dim"]))),
-        ]
-    raise GraphError(f"states of kind {kind.kind!r} have no form in ONNX")
+    sizes = ("blocks", "block_size") if kind.paged else ("slots",)
+    lead: tuple[Dim, ...] = tuple(sym(f"{stem}_{size}") for size in sizes)
+    return [(part.name, TensorType(part.dtype, (*lead, *part.shape))) for part in kind.parts]
 
 
 def _full(like: Value, shape: tuple[Dim, ...], value: Any, kind: DType) -> Value:
@@ -78,8 +65,13 @@ def _stored(pages: Value, new: Value, slots: Value) -> Value:
 
 
 @body
-def write_cache(cache: tuple[Value, Value], k: Value, v: Value, slots: Value) -> Any:
-    return tuple(_stored(pages, new, slots) for pages, new in zip(cache, (k, v), strict=True))
+def write_cache(cache: tuple[Value, ...], k: Value, v: Value, slots: Value) -> Any:
+    rows = (k, v)
+    if len(cache) > len(rows):  # codes of both, then the scales of both
+        coded = [ops.dynamic_quant(x, dtype=int8) for x in rows]
+        scales = [ops.reshape(scale, shape=scale.shape[:-1]) for _, scale in coded]
+        rows = (*(codes for codes, _ in coded), *scales)
+    return tuple(_stored(pages, new, slots) for pages, new in zip(cache, rows, strict=True))
 
 
 @body
@@ -88,7 +80,7 @@ def write_latent_cache(cache: tuple[Value, Value], latent: Value, rope: Value, s
 
 
 @body
-def copy_blocks(cache: tuple[Value, Value], pairs: Value) -> Any:
+def copy_blocks(cache: tuple[Value, ...], pairs: Value) -> Any:
     source, target = (
         ops.reshape(_in(part, int64), shape=(pairs.shape[0],)) for part in ops.split(pairs, sizes=(1, 1), axis=1)
     )
@@ -127,8 +119,13 @@ def _cached(cache: tuple[Value, ...], seq_lens: Value, block_table: Value) -> tu
 
 
 @body
-def gather_kv_cache(cache: tuple[Value, Value], seq_lens: Value, block_table: Value) -> Any:
-    (k, v), starts = _cached(cache, seq_lens, block_table)
+def gather_kv_cache(cache: tuple[Value, ...], seq_lens: Value, block_table: Value) -> Any:
+    (k, v, *scales), starts = _cached(cache, seq_lens, block_table)
+    if scales:
+        k, v = (
+            ops.mul(_in(codes, float32), ops.reshape(scale, shape=(*scale.shape, 1)))
+            for codes, scale in zip((k, v), scales, strict=True)
+        )
     return k, v, starts
 
 

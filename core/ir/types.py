@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import GraphError
 from .dim import Dim
-from .dtype import DType
+from .dtype import DTYPES, DType, float32, int8
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,15 @@ def parse_parts(scheme: str, rows: int) -> tuple[tuple[str, int], ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class StatePart:
+    """One tensor of a state: [blocks, block_size, *shape] of a paged one, [slots, *shape] of one per sequence."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
 class StateType:
     """Memory that lives across steps. It is linear: every write consumes the state and returns it.
 
@@ -77,6 +86,39 @@ class StateType:
                 return value
         raise GraphError(f"state {self.kind!r} has no field {key!r}; it has {', '.join(n for n, _ in self.spec)}")
 
+    @property
+    def paged(self) -> bool:
+        """It has blocks of tokens; else a slot per sequence."""
+        return self.kind in ("paged_kv", "paged_latent")
+
+    @property
+    def quantized(self) -> bool:
+        """It holds int8 codes with a scale per token and head."""
+        return self.kind == "paged_kv" and self["scheme"] == int8.name
+
+    @property
+    def parts(self) -> tuple[StatePart, ...]:
+        """The tensors that it consists of, in the order and by the names of the tuple that references see.
+
+        Raises:
+            GraphError: nobody knows states of this kind, or in this scheme.
+        """
+        coding = self["dtype" if self.kind == "sequence_state" else "scheme"]
+        kind = DTYPES.get(coding)
+        if self.quantized:
+            heads = self["heads"]
+            codes = [StatePart(name, (heads, self[f"{name}_dim"]), int8) for name in "kv"]
+            return (*codes, *(StatePart(f"{name}_scale", (heads,), float32) for name in "kv"))
+        if kind is None or (self.kind != "sequence_state" and not kind.is_float):
+            raise GraphError(f"a {self.kind} state cannot hold {coding!r}; name a float dtype, or int8 for paged_kv")
+        if self.kind == "paged_kv":
+            return tuple(StatePart(name, (self["heads"], self[f"{name}_dim"]), kind) for name in "kv")
+        if self.kind == "paged_latent":
+            return StatePart("latent", (self["dim"],), kind), StatePart("rope", (self["rope_dim"],), kind)
+        if self.kind == "sequence_state":
+            return (StatePart("data", tuple(self["shape"]), kind),)
+        raise GraphError(f"there are no states of kind {self.kind!r}")
+
     def __str__(self) -> str:
         fields = "".join(f" {name}={_spell(value)}" for name, value in self.spec)
         return f"state<{self.kind}{fields}>"
@@ -89,7 +131,8 @@ def _spell(value: Any) -> str:
 def paged_kv(heads: int, k_dim: int, v_dim: int, scheme: str) -> StateType:
     """Keys and values per token in blocks.
 
-    k is [blocks, block_size, heads, k_dim], v [blocks, block_size, heads, v_dim].
+    k is [blocks, block_size, heads, k_dim], v [blocks, block_size, heads, v_dim]. The scheme is a float dtype, or
+    "int8": codes from -127 to 127 with a float32 scale per token and head, [blocks, block_size, heads].
     """
     return StateType("paged_kv", (("heads", heads), ("k_dim", k_dim), ("v_dim", v_dim), ("scheme", scheme)))
 

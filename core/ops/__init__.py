@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .attention import KVPages, paged_attention, write_cache
+from .attention import paged_attention, write_cache
 from .collective import all_gather, all_reduce, all_to_all, among, reduce_scatter
 from .contraction import batched_linear, dequantize, embedding, linear, matmul
 from .convolution import conv, conv_transpose
@@ -47,7 +47,7 @@ from .elementwise import (
 )
 from .fused import add_rms_norm_quant, kv_norm_rope_cache, matmul_all_reduce, silu_and_mul_quant
 from .indexing import nonzero, scatter
-from .latent import LatentPages, gather_latent_cache, mla_attention, write_latent_cache
+from .latent import gather_latent_cache, mla_attention, write_latent_cache
 from .moe import fused_moe, grouped_linear, moe_gating_topk, moe_permute, moe_unpermute
 from .movement import arange, concat, expand, full, gather, index_select, permute, reshape, slice, split
 from .nn import add_rms_norm, gelu_and_mul, layer_norm, rms_norm, rotary_embedding, silu_and_mul
@@ -55,18 +55,21 @@ from .opset import FAMILIES, OPSET, OpSet
 from .pooling import average_pool, max_pool
 from .product import cumprod, prod
 from .quantization import dequantize_linear, dynamic_quant, int_matmul, quant_matmul, quantize
-from .recurrent import SequenceSlots, causal_conv1d, gated_delta_rule
+from .recurrent import causal_conv1d, gated_delta_rule
 from .reduction import amax, argmax, cumsum, mean, softmax, sum, topk
 from .sampling import random_uniform, rejection_sample, top_k_top_p_sample
+from .states import STATES, KVPages, LatentPages, QuantizedKVPages, SequenceSlots, state_of
 from .transcendental import atan, expm1, log1p
 from .varlen import copy_blocks, gather_kv_cache, sdpa_varlen
 
 __all__ = [
     "FAMILIES",
     "OPSET",
+    "STATES",
     "KVPages",
     "LatentPages",
     "OpSet",
+    "QuantizedKVPages",
     "SequenceSlots",
     "abs",
     "add",
@@ -168,6 +171,7 @@ __all__ = [
     "split",
     "sqrt",
     "square",
+    "state_of",
     "sub",
     "sum",
     "tanh",

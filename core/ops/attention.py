@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..ir import numeric
 from ..ir.dim import require_equal
-from ..ir.dtype import float32
+from ..ir.dtype import float32, int8
 from ..ir.op import State, Tensor, Tolerance, op, require
 from ..ir.types import StateType, TensorType
 from .movement import integer
+from .quantization import dynamic_quant
+from .states import KVPages, QuantizedKVPages
 
 
-class KVPages(NamedTuple):
-    """A `paged_kv` state as references see it.
+def quantized(k: Any, v: Any) -> QuantizedKVPages:
+    """Keys and values [..., dim] as a cache of scheme int8 holds them: the codes and scales of `dynamic_quant`."""
+    (k_codes, k_scale), (v_codes, v_scale) = (dynamic_quant.reference(x, dtype=int8) for x in (k, v))
+    return QuantizedKVPages(k_codes, v_codes, k_scale[..., 0], v_scale[..., 0])
 
-    k is [blocks, block_size, heads, k_dim], v [blocks, block_size, heads, v_dim].
-    """
 
-    k: Any
-    v: Any
+def values(cache: KVPages | QuantizedKVPages) -> tuple[Any, Any]:
+    """The keys and values that pages, or rows of them, hold."""
+    if isinstance(cache, KVPages):
+        return cache.k, cache.v
+    return cache.k * np.expand_dims(cache.k_scale, -1), cache.v * np.expand_dims(cache.v_scale, -1)
 
 
 def _paged_kv(cache: StateType) -> StateType:
@@ -35,11 +40,14 @@ def write_cache(cache: State, k: Tensor, v: Tensor, slots: Tensor) -> State:
     """Store one key and one value per token: slot = block * block_size + offset; slot -1 writes nothing.
 
     k is [tokens, heads, k_dim], v [tokens, heads, v_dim], slots [tokens] integers. Values are rounded once to the dtype
-    of the cache. Which of two tokens that name one slot stays is not defined; here it is the later one.
+    of the cache; one of scheme int8 gets the codes and scales of `dynamic_quant`, a scale per token and head, which are
+    not defined for infinities and NaN. Which of two tokens that name one slot stays is not defined; here it is the
+    later one.
     """
     if k.shape[0] == 0:
         return cache
-    return KVPages(scatter_slots(cache.k, k, slots), scatter_slots(cache.v, v, slots))
+    new = KVPages(k, v) if isinstance(cache, KVPages) else quantized(k, v)
+    return type(cache)(*(scatter_slots(pages, rows, slots) for pages, rows in zip(cache, new, strict=True)))
 
 
 def scatter_slots(pages: Any, new: Any, slots: Any) -> Any:
@@ -90,9 +98,10 @@ def paged_attention(
 
     Logits are scale * q.k, then softcap * tanh(logits / softcap), then plus `bias` [tokens, heads, keys]. `sinks`
     [heads] adds one logit without a value to each row's denominator. Query head h reads key head
-    h // (heads / cache heads). Results are [tokens, heads, v_dim] and float32 [tokens, heads] (sinks included); a row
-    that sees no key, or lies at or beyond query_start[seqs], gives 0 and -inf. Softmax by its maximum, accumulated in
-    at least float32; the exponentials may be rounded before they meet the values.
+    h // (heads / cache heads). Keys and values of a cache of scheme int8 are codes times scales. Results are
+    [tokens, heads, v_dim] and float32 [tokens, heads] (sinks included); a row that sees no key, or lies at or beyond
+    query_start[seqs], gives 0 and -inf. Softmax by its maximum, accumulated in at least float32; the exponentials may
+    be rounded before they meet the values.
     """
 
     def one(s: int, begin: int, end: int) -> Any:
@@ -102,8 +111,9 @@ def paged_attention(
         keys = np.arange(first, max(length, first))
         at = (np.asarray(block_table[s])[keys // cache.k.shape[1]], keys % cache.k.shape[1])
         positions = np.arange(length - (end - begin), length)
+        k, v = values(type(cache)(*(part[at] for part in cache)))
         return attend(
-            q[begin:end], cache.k[at], cache.v[at], positions, keys, sinks, None if bias is None else bias[begin:end],
+            q[begin:end], k, v, positions, keys, sinks, None if bias is None else bias[begin:end],
             scale=scale, window=window, softcap=softcap, causal=causal,
         )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,17 +13,8 @@ from ..ir.types import StateType, TensorType
 from .attention import attend, each_sequence, scatter_slots
 from .elementwise import in_dtype, narrowed
 from .movement import concat, integer, reshape
+from .states import LatentPages
 from .varlen import common_float, gather_slots, gathered, places, sdpa_varlen
-
-
-class LatentPages(NamedTuple):
-    """A `paged_latent` state as references see it.
-
-    latent is [blocks, block_size, dim], rope [blocks, block_size, rope_dim].
-    """
-
-    latent: Any
-    rope: Any
 
 
 def _latent(cache: StateType) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +12,7 @@ from ..ir.dtype import bool_, float32
 from ..ir.op import State, Tensor, Tolerance, op, require
 from ..ir.types import StateType, TensorType
 from .movement import integer
-
-
-class SequenceSlots(NamedTuple):
-    """A `sequence_state` as references see it: data is [slots, *shape]."""
-
-    data: Any
+from .states import SequenceSlots
 
 
 def _initial(state: Any, slot: int, fresh: bool) -> Any:

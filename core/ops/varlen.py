@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..ir.dim import Dim, require_equal, sym
-from ..ir.dtype import DTYPES, DType, float32, float64, int32
+from ..ir.dtype import DType, float32, float64, int32
 from ..ir.op import State, Tensor, Tolerance, op, require
 from ..ir.types import StateType, TensorType
-from .attention import attend, each_sequence, paged_attention
+from .attention import attend, each_sequence, paged_attention, values
 from .contraction import matmul
 from .elementwise import (
     add,
@@ -219,10 +219,11 @@ def gather_kv_cache(cache: State, seq_lens: Tensor, block_table: Tensor) -> Tens
 
     seq_lens int32 [seqs] and block_table int32 [seqs, blocks] are as in `paged_attention`. The results are
     [keys, heads, k_dim], [keys, heads, v_dim] and int32 [seqs + 1] ascending from 0, where keys is the sum of seq_lens:
-    a size that only the run tells. Where the table names no block of the cache, as for freed ones, zeros are read.
+    a size that only the run tells. Where the table names no block of the cache, as for freed ones, zeros are read. Of a
+    cache of scheme int8 they are codes times scales in float32, else they have its dtype.
     """
     starts, place = places(cache.k.shape[:2], seq_lens, block_table)
-    return gather_slots(cache.k, place), gather_slots(cache.v, place), starts
+    return *values(type(cache)(*(gather_slots(part, place) for part in cache))), starts
 
 
 def places(pages: tuple[int, ...], seq_lens: Any, block_table: Any) -> tuple[Any, Any]:
@@ -247,9 +248,9 @@ def gathered(cache: StateType, seq_lens: TensorType, block_table: TensorType) ->
     integer(seq_lens, "seq_lens", 1)
     integer(block_table, "block_table", 2)
     require_equal(block_table.shape[0], seq_lens.shape[0], "block_table must have one row per sequence")
-    require(cache["scheme"] in DTYPES, f"rows of {cache['scheme']} cannot be gathered; only dense caches can")
     keys = sym("gathered", unbacked=True)
-    return keys, DTYPES[cache["scheme"]], TensorType(int32, (seq_lens.shape[0] + 1,))
+    kind = float32 if cache.quantized else cache.parts[0].dtype
+    return keys, kind, TensorType(int32, (seq_lens.shape[0] + 1,))
 
 
 @gather_kv_cache.infer

@@ -15,7 +15,6 @@ from xinheng.conformance.bounds.bounded import WORDS
 from xinheng.conformance.call import Call
 from xinheng.conformance.cases import SAMPLES, find
 from xinheng.conformance.judge import Judgement, judge
-from xinheng.conformance.operands import held_in
 from xinheng.conformance.programs import POINTS, PROGRAMS, REFERENCE, check_declared, programs
 from xinheng.core.errors import DeviceError
 from xinheng.core.ir import StateType
@@ -33,7 +32,9 @@ def stored(call: Call, results: tuple[Any, ...]) -> tuple[Any, ...]:
 
     pairs = zip(results, call.result_types, strict=True)
     return tuple(
-        type(x)(*(each(part, held_in(kind)) for part in x)) if isinstance(kind, StateType) else each(x, kind.dtype)  # type: ignore[union-attr]
+        type(x)(*(each(y, part.dtype) for part, y in zip(kind.parts, x, strict=True)))
+        if isinstance(kind, StateType)
+        else each(x, kind.dtype)  # type: ignore[union-attr]
         for x, kind in pairs
     )
 

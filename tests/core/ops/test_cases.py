@@ -11,12 +11,11 @@ from xinheng.conformance.bounds import Bounded
 from xinheng.conformance.call import Call
 from xinheng.conformance.case import Sample
 from xinheng.conformance.mirror import mirrored
-from xinheng.conformance.operands import STATES
 from xinheng.core.ir import DTYPES, StateType, TensorType, WeightType, evaluate, parse_graph, verify
 from xinheng.core.ir.dtype import float32, round_to
 from xinheng.core.ir.evaluate import bind_unbacked, resolve
 from xinheng.core.ir.types import Type
-from xinheng.core.ops import FAMILIES, OPSET
+from xinheng.core.ops import FAMILIES, OPSET, STATES
 
 from ...samples import EVERY
 
