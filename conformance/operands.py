@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from xinheng.core.ir import DType, TensorType, paged_kv, paged_latent, sequence_state
 from xinheng.core.ir.dtype import bool_, cast_to, float32, int8, int32, round_to
 from xinheng.core.ir.types import StateType
-from xinheng.core.ops import KVPages, LatentPages, SequenceSlots, state_of
+from xinheng.core.ops import KVPages, LatentPages, QuantizedKVPages, SequenceSlots, state_of
 from xinheng.core.ops.attention import quantized
 from xinheng.core.ops.states import Held
 from xinheng.core.schemes import scheme
@@ -256,7 +256,7 @@ def realise(x: Any, kind: DType, name: str, key: tuple[object, ...], data: str) 
             return source.type, source.unpack(np.float64), source
         case KV(k, v, True):
             state = paged_kv(k.shape[2], k.shape[3], v.shape[3], int8.name)
-            return state, stored(state, quantized(k, v)), None
+            return state, QuantizedKVPages(*(round_to(x, float32) for x in quantized(k, v))), None
         case KV(k, v):
             state = paged_kv(k.shape[2], k.shape[3], v.shape[3], kind.name)
             return state, KVPages(round_to(k, kind), round_to(v, kind)), None
