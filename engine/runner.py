@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +14,14 @@ from xinheng.core.compiler import compile
 from xinheng.core.errors import SettingsError
 from xinheng.core.hal import Device, Numerics, Profile, StateSpace
 from xinheng.core.ir import DType
-from xinheng.core.ir.dtype import DTYPES, float32
-from xinheng.core.ir.types import StateType
+from xinheng.core.ir.dtype import DTYPES, dtype, float32
 from xinheng.core.receipt import Receipt
-from xinheng.core.schemes import scheme
 from xinheng.core.settings import RuntimeSettings
 
 from .batch import Batch, BatchResult
 from .kv_cache import CacheGroup
 from .layers import WHOLE, Shard
+from .layers.config import ModelConfig
 from .layers.shard import GROUP
 from .models import Model
 from .sampler import Sampler
@@ -72,8 +72,8 @@ class ModelRunner:
         """
         self.device, self.settings, self.config, self.shard = device, settings, model.config, shard
         numerics = Numerics(runtime.numerics, runtime.overrides)
-        kind, cache = dtypes_of(device, runtime, settings)
-        self.program = model.build(kind, cache.name, shard)
+        kind, cache = coding_of(device, runtime, settings, self.config)
+        self.program = model.build(kind, cache, shard)
         self.block_size, self.max_model_len = cache_shape(device, settings, self.config.max_position)
         tokens = settings.max_num_batched_tokens
         bounds = size_bounds(self.program.groups, settings, self.block_size, self.max_model_len)
@@ -205,32 +205,35 @@ def cache_shape(device: Device, settings: EngineSettings, longest: int) -> tuple
     return size, asked
 
 
-def dtypes_of(device: Device, runtime: RuntimeSettings, settings: EngineSettings) -> tuple[DType, DType]:
-    """The element types of activations and of the cache.
+def coding_of(
+    device: Device, runtime: RuntimeSettings, settings: EngineSettings, config: ModelConfig
+) -> tuple[DType, str]:
+    """The element type of activations, and what the cache is held in: a float dtype, or a scheme of the device.
 
     Raises:
-        SettingsError: one is unknown, or no floating-point type that the device has.
+        SettingsError: one is unknown, or nothing that the device has, or not for this kind of model.
     """
+    floats = [t for t in DTYPES.values() if t.kind == "float" and t in device.capabilities.dtypes]
+    schemes = sorted(device.capabilities.cache_schemes) if config.mla is None else []
 
-    def chosen(setting: str, name: str, auto: str) -> DType:
-        known = [t for t in DTYPES.values() if t.kind == "float" and t in device.capabilities.dtypes]
-        found = [t for t in known if t.name == (auto if name == "auto" else name)]
-        if not found:
-            allowed = ", ".join(t.name for t in known)
-            raise SettingsError(f"{setting} is {name!r}; {device.spec} can compute in {allowed}")
-        return found[0]
+    def chosen(setting: str, name: str, auto: str, allowed: list[str], what: str) -> str:
+        found = auto if name == "auto" else name
+        if found not in allowed:
+            raise SettingsError(f"{setting} is {name!r}; {device.spec} can {what} {', '.join(allowed)}")
+        return found
 
-    kind = chosen("runtime.dtype", runtime.dtype, device.capabilities.preferred_dtype)
-    narrow = device.capabilities.narrow_cache if kind == float32 else None
-    return kind, chosen("engine.cache_dtype", settings.cache_dtype, narrow or kind.name)
+    names = [t.name for t in floats]
+    kind = chosen("runtime.dtype", runtime.dtype, device.capabilities.preferred_dtype, names, "compute in")
+    narrow = device.capabilities.narrow_cache if kind == float32.name else None
+    what = "hold the latents of this model in" if config.mla is not None else "hold a cache in"
+    cache = chosen("engine.cache_dtype", settings.cache_dtype, narrow or kind, [*names, *schemes], what)
+    return dtype(kind), cache
 
 
 def block_bytes(group: CacheGroup, block_size: int) -> int:
     """Bytes of one block of a group, over all its layers."""
-    state: StateType = group.state
-    heads, widths = (state["heads"], ("k_dim", "v_dim")) if state.kind == "paged_kv" else (1, ("dim", "rope_dim"))
-    row = sum(scheme(state["scheme"]).row_bytes(state[width]) for width in widths)
-    return len(group.layers) * block_size * int(heads) * row
+    row: int = sum(math.prod(part.shape) * part.dtype.bits // 8 for part in group.state.parts)
+    return len(group.layers) * block_size * row
 
 
 def cache_blocks(

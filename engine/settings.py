@@ -41,7 +41,8 @@ class EngineSettings(Settings):
         Field(description="bytes of the key-value cache (500MB, 2GiB); unset: a share of the free memory"),
     ] = None
     cache_dtype: Annotated[
-        str, Field(description="element type of the cache; `auto`: that of the activations, or what the device likes")
+        str,
+        Field(description="`auto`: that of the activations, or what the device likes; `int8` halves it once more"),
     ] = "auto"
     block_size: Annotated[
         int | None, Field(ge=1, description="tokens per cache block; unset: what the device likes best")

@@ -32,7 +32,7 @@ from xinheng.core.hal.host import host_memory
 from xinheng.core.ir.dtype import DType, cast_to, from_numpy
 from xinheng.core.ir.graph import Graph
 from xinheng.core.ir.types import StateType
-from xinheng.core.ops import KVPages, LatentPages, SequenceSlots
+from xinheng.core.ops import state_of
 
 from .arrays import Array, aligned, contiguous
 from .executable import CPUExecutable
@@ -75,6 +75,7 @@ class CPUDevice(Device):
             unified_memory=True,
             arithmetic=FAST if fast else ARITHMETIC,
             narrow_cache="float16" if fast else None,
+            cache_schemes=frozenset({"int8"}),
         )
         self.threads = threads_of(options)
         self._library.set_threads(self.threads)
@@ -119,28 +120,25 @@ class CPUDevice(Device):
         return buffer.layout if isinstance(buffer, HostWeight) else "as stored", buffer.nbytes
 
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
-        known = {kind.name: kind.numpy for kind in HELD if kind.is_float}
-        coding = type["dtype" if type.kind == "sequence_state" else "scheme"]
-        if type.kind not in ("paged_kv", "paged_latent", "sequence_state") or coding not in known:
-            raise DeviceError(f"{self.spec} holds states of {', '.join(sorted(known))}, not {type}")
-        kind, lead = known[coding], (space.blocks, space.block_size)
+        lead = (space.blocks, space.block_size) if type.paged else (space.blocks,)
         try:
-            if type.kind == "sequence_state":
-                return SequenceSlots(self._cleared((space.blocks, *type["shape"]), kind))
-            if type.kind == "paged_latent":
-                return LatentPages(*(self._cleared((*lead, type[d]), kind) for d in ("dim", "rope_dim")))
-            blocks, size, heads = *lead, type["heads"]
             # keys dim by dim: sixteen of them in one vector, so that neither one query nor many have to transpose them
-            keys = self._cleared((blocks, heads, type["k_dim"], size), kind, (0, 3, 1, 2))
-            return KVPages(keys, self._cleared((blocks, heads, size, type["v_dim"]), kind, (0, 2, 1, 3)))
+            axes = {"k": (0, 3, 1, 2), "v": (0, 2, 1, 3), "k_scale": (0, 2, 1), "v_scale": (0, 2, 1)}
+            parts = [((*lead, *p.shape), p.dtype.numpy, axes.get(p.name)) for p in type.parts]
+            return state_of(type, [self._cleared(*part) for part in parts])
         except MemoryError as error:
             raise OutOfMemory(f"{self.spec}: no room for {space.blocks} cache blocks: {error}") from error
 
-    def _cleared(self, shape: tuple[int, ...], kind: np.dtype[Any], axes: tuple[int, ...] | None = None) -> Array:
-        """Memory of a state, in the given order of axes."""
+    def _cleared(self, shape: tuple[int, ...], kind: np.dtype[Any], order: tuple[int, ...] | None) -> Array:
+        """Memory of a state; axis i lies where `order` says in memory, None: in its own place."""
         # as bytes: fresh zero pages of the system take no memory until they are written
-        flat = np.zeros(math.prod(shape) * kind.itemsize, np.uint8)
-        return self._placed(flat.view(kind).reshape(shape).transpose(axes or range(len(shape))))
+        flat = np.zeros(math.prod(shape) * kind.itemsize, np.uint8).view(kind)
+        if order is None:
+            return self._placed(flat.reshape(shape))
+        stored = [0] * len(shape)
+        for axis, place in enumerate(order):
+            stored[place] = shape[axis]
+        return self._placed(flat.reshape(stored).transpose(order))
 
     def read_state(self, state: Buffer, type: StateType) -> tuple[NDArray[Any], ...]:
         made: tuple[NDArray[Any], ...] = state._make(np.array(part, order="C") for part in state)

@@ -11,9 +11,9 @@ from typing import Any
 from xinheng.core.errors import GraphError, XinhengError
 from xinheng.core.hal import Choice
 from xinheng.core.ir.dim import Dim, Expr, upper_bound
-from xinheng.core.ir.dtype import DType, bfloat16, float16, float32, int32
+from xinheng.core.ir.dtype import DType, bfloat16, float16, float32, int8, int32
 from xinheng.core.ir.graph import Graph, Node, Value
-from xinheng.core.ir.types import TensorType, WeightType
+from xinheng.core.ir.types import StateType, TensorType, WeightType
 
 TYPES = {float32: 0, bfloat16: 1, float16: 2, int32: 8}
 """Codes of element types in commands."""
@@ -114,8 +114,8 @@ class Program:
     """By the identity of a value, where it lies."""
     kept: list[Any] = field(default_factory=list)
     """Memory that commands point to."""
-    states: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By the identity of a state, the slots of its two parts."""
+    states: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """By the identity of a state, the slots of its parts."""
     written: dict[int, Value] = field(default_factory=dict)
     """By the identity of a state that commands wrote, the state it was before any of them."""
     state_sizes: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -225,10 +225,11 @@ class Planner:
         return Argument(ADDRESS, self.program.weights[id(weight)], 0), self.number(len(weight.type.parts))
 
     def state_part(self, state: Value, part: int) -> Argument:
-        """The address of the first (0) or second (1) tensor of a state."""
+        """The address of a tensor of a state, by its number among the parts of the type."""
         root = self._state_root.get(id(state), id(state))
         if root not in self.program.states:
-            self.program.states[root] = (self._new_slot(), self._new_slot())
+            assert isinstance(state.type, StateType)
+            self.program.states[root] = tuple(self._new_slot() for _ in state.type.parts)
         return Argument(ADDRESS, self.program.states[root][part], 0)
 
     def state_size(self, state: Value, what: str) -> Argument:
@@ -364,6 +365,11 @@ VIEWS = frozenset({"reshape", "split", "slice"})
 def value_bytes(kind: DType) -> int:
     """Bytes of an element in the memory of this device; a bool takes one."""
     return -(-kind.bits // 8)
+
+
+def cache_code(kind: DType) -> int:
+    """The code of the element type of a cache, which may hold int8 codes."""
+    return 3 if kind is int8 else code_of(kind)
 
 
 def code_of(kind: DType) -> int:

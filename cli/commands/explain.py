@@ -32,7 +32,7 @@ def explain(
     from xinheng.engine.hub import Store, resolve
     from xinheng.engine.loading import open_devices
     from xinheng.engine.models import open_model
-    from xinheng.engine.runner import cache_shape, dtypes_of, size_bounds
+    from xinheng.engine.runner import cache_shape, coding_of, size_bounds
 
     runtime, engine = settings(set, device, dtype)
     path = resolve(model, Store(runtime.cache_dir))
@@ -46,9 +46,8 @@ def explain(
         _print(timed.receipt, timed.phases, json)
         return
     devices = open_devices(runtime)
-    kind, cache = dtypes_of(devices.main, runtime, engine)
     opened = open_model(path)
-    program = opened.build(kind, cache.name)
+    program = opened.build(*coding_of(devices.main, runtime, engine, opened.config))
     bounds = size_bounds(program.groups, engine, *cache_shape(devices.main, engine, opened.config.max_position))
     numerics = Numerics(runtime.numerics, runtime.overrides)
     executable = compile(program.graph, devices.main, bounds=bounds, fallback=devices.fallback, numerics=numerics)

@@ -6,6 +6,7 @@ operations. Of experts and looked-up rows only what is touched counts as read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -177,12 +178,11 @@ def _attention(node: Node, sizes: _Sizes) -> Cost:
     assert isinstance(state, StateType)
     window = node.attributes.get("window")
     heads = sizes.shape(node.results[0])[1]
-    if state.kind == "paged_latent":
-        widths, row = (state["dim"] + state["rope_dim"], state["dim"]), state["dim"] + state["rope_dim"]
-    else:
-        widths, row = (state["k_dim"], state["v_dim"]), state["heads"] * (state["k_dim"] + state["v_dim"])
+    latent = state.kind == "paged_latent"
+    widths = (state["dim"] + state["rope_dim"], state["dim"]) if latent else (state["k_dim"], state["v_dim"])
     done = 2.0 * heads * sum(widths) * sizes.step.pairs(window)
-    read = sizes.step.keys(window) * scheme(state["scheme"]).bits / 8 * row
+    row = sum(math.prod(part.shape) * part.dtype.bits / 8 for part in state.parts)
+    read = sizes.step.keys(window) * row
     return Cost(done, cache=read, activations=sizes.activations(node))
 
 

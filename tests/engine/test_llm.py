@@ -267,7 +267,7 @@ def test_a_closed_model_says_so(llama_folder: Path) -> None:
     [
         ({"max_model_len": 300}, "max_model_len is 300; the model was made for 256 tokens"),
         ({"block_size": 7}, "block_size is 7; cpu:0 takes 16, 32"),
-        ({"cache_dtype": "int8"}, "cache_dtype is 'int8'; cpu:0 can compute in"),
+        ({"cache_dtype": "int4"}, "cache_dtype is 'int4'; cpu:0 can hold a cache in"),
         ({"cache_memory": 1000}, "cache_memory of 1000 bytes holds not even one block"),
         ({"max_num_seqs": 300}, "max_num_batched_tokens is 256 and max_num_seqs 300"),
     ],

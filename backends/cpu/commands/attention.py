@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from xinheng.core.ir.dtype import DTYPES, DType
+from xinheng.core.ir.dtype import DType
 from xinheng.core.ir.graph import Node, Value
 from xinheng.core.ir.types import StateType
 
-from ..program import Argument, NotPlannable, Planner, code_of
+from ..program import Argument, NotPlannable, Planner, cache_code
 from .encoder import encodes, operands_of, require_int32
 
 
 @encodes("native_write_cache")
 def write_cache(plan: Planner, node: Node) -> None:
     cache, k, v, slots = operands_of(node, "cache", "k", "v", "slots")
-    state = _state(cache)
+    state, scales = _state(cache), _scales(plan, cache)
     require_int32(plan, slots)
     for part, new in enumerate((k, v)):
         if not plan.place(new).contiguous:
@@ -27,10 +27,11 @@ def write_cache(plan: Planner, node: Node) -> None:
             *map(plan.number, (tokens, heads, heads * width, width, width)),
             plan.address(slots),
             plan.state_part(cache, part),
-            plan.number(code_of(state)),
+            plan.number(cache_code(state)),
             plan.state_size(cache, "blocks"),
             plan.state_size(cache, "block_size"),
             *_strides(plan, cache, part),
+            *scales[part],
         )
     plan.share_state(cache, node.results[0])
 
@@ -45,6 +46,7 @@ def paged_attention(plan: Planner, node: Node) -> None:
     assert isinstance(kind, StateType)
     tokens, heads, width = q.shape
     out, lse = node.results
+    scales = _scales(plan, cache)
     spec = (kind["heads"], kind["k_dim"], kind["v_dim"])
     attributes = node.attributes
     plan.command(
@@ -66,9 +68,11 @@ def paged_attention(plan: Planner, node: Node) -> None:
         plan.number(float(attributes["softcap"] or 0.0)),
         plan.number(attributes["window"]),
         plan.type_code(q),
-        plan.number(code_of(_state(cache))),
+        plan.number(cache_code(_state(cache))),
         plan.type_code(sinks),
         plan.number(attributes["causal"]),
+        *(scale[0] for scale in scales),
+        *(step for scale in scales for step in scale[1:]),
     )
 
 
@@ -83,9 +87,17 @@ def _strides(plan: Planner, cache: Value, part: int) -> list[Argument]:
     return [plan.state_size(cache, f"stride {part} {axis}") for axis in range(4)]
 
 
+def _scales(plan: Planner, cache: Value) -> list[list[Argument]]:
+    """The address of the scales of keys and of values, and their strides; nothing for a cache that has none."""
+    assert isinstance(cache.type, StateType)
+    if not cache.type.quantized:
+        return [[plan.number(0)] * 5] * 2
+    steps = [[plan.state_size(cache, f"stride {part} {axis}") for axis in range(3)] for part in (2, 3)]
+    return [[plan.state_part(cache, part), *step, plan.number(0)] for part, step in zip((2, 3), steps, strict=True)]
+
+
 def _state(cache: Value) -> DType:
     assert isinstance(cache.type, StateType)
-    kind = DTYPES.get(cache.type["scheme"])
-    if kind is None or cache.type.kind != "paged_kv":
+    if cache.type.kind != "paged_kv":
         raise NotPlannable(f"commands read no {cache.type}")
-    return kind
+    return cache.type.parts[0].dtype

@@ -33,6 +33,7 @@ def write_latent_cache(plan: Planner, node: Node) -> None:
             plan.state_size(cache, f"stride {part} 1"),
             plan.number(0),
             plan.state_size(cache, f"stride {part} 2"),
+            *[plan.number(0)] * 5,  # no scales
         )
     plan.share_state(cache, node.results[0])
 

@@ -79,7 +79,8 @@ struct Shape {
 template <class C> struct Chunk {
     KeyGroups<C> keys;
     const C *values[CHUNK];
-    int64_t groups; // that are loaded
+    float k_scale[CHUNK], v_scale[CHUNK]; // of codes, 0 where nothing is seen; else not written
+    int64_t groups;                       // that are loaded
     Ahead own_values, next_keys; // pieces to be fetched, if there are next keys
     bool fetches() const { return next_keys.piece[0] != nullptr; }
 };
@@ -121,6 +122,18 @@ template <class C> struct Pages {
         return made;
     }
 };
+
+// The scales of the codes of a chunk.
+template <class C> void load_scales(const Pages<C> &pages, const Task &task, int64_t base, Range seen, float *k, float *v) {
+    const AttentionCall &c = pages.c;
+    for (int64_t j = 0; j < CHUNK; j++) k[j] = v[j] = 0;
+    for (int64_t j = seen.first; j < seen.last; j++) {
+        const int64_t block = pages.table[(base + j) / c.block_size], slot = (base + j) % c.block_size;
+        auto at = [&](const PageStrides &s) { return block * s.block + slot * s.slot + task.kv_head * s.head; };
+        k[j] = c.k_scale[at(c.k_scale_strides)];
+        v[j] = c.v_scale[at(c.v_scale_strides)];
+    }
+}
 
 // The chunk as it lies in the cache; only for pages that are grouped and have whole rows.
 template <class C> void point_at(const Pages<C> &pages, int64_t base, Range seen, Chunk<C> &chunk) {
@@ -173,6 +186,13 @@ template <class C> void widen(const Pages<C> &pages, int64_t v_padded, int64_t b
     }
 }
 
+// Rows of T queries times what a chunk has for each key, from `first` on.
+template <int T> void scale_keys(const float *scales, int64_t first, int64_t last, float *rows) {
+    for (int t = 0; t < T; t++)
+        for (int64_t j = first / 16 * 16; j < last; j += 16)
+            store(rows + t * CHUNK + j, multiply(load(rows + t * CHUNK + j), load(scales + j)));
+}
+
 // T queries over one chunk: their states and weighted values. FETCH: what is read next is fetched on the way.
 template <int T, bool FETCH, class C>
 void attend_tile(const Shape &shape, const float *q, const Chunk<C> &chunk, const Range *ranges, State *states,
@@ -190,9 +210,11 @@ void attend_tile(const Shape &shape, const float *q, const Chunk<C> &chunk, cons
     const int64_t key_row = 16 * c.v_width * static_cast<int64_t>(sizeof(C)) / c.k_width;
     const int64_t value_row = c.k_width * static_cast<int64_t>(sizeof(C));
     multiply_keys<T, FETCH>(q, c.k_width, chunk.keys, first_group, groups, logits, chunk.own_values, key_row);
+    if (c.k_scale) scale_keys<T>(chunk.k_scale, all.first, all.last, logits);
     for (int t = 0; t < T; t++)
         states[t] = weigh(static_cast<float>(c.scale), c.softcap, ranges[t].first, ranges[t].last, groups,
                           logits + t * CHUNK);
+    if (c.v_scale) scale_keys<T>(chunk.v_scale, all.first, all.last, logits); // now weights, whose sums are taken
     const int64_t width = shape.v_padded;
     auto alone = [&](int t, int64_t first, int64_t last, bool fresh) {
         if (first < last || fresh)
@@ -259,11 +281,13 @@ void attend_chunk(const Shape &shape, const Task &task, int64_t index, const flo
     if (whole && (sizeof(C) == 4 || task.rows * shape.group < WIDEN_QUERIES)) {
         Chunk<C> chunk;
         point_at(pages, base, seen, chunk);
+        if (shape.call.k_scale) load_scales(pages, task, base, seen, chunk.k_scale, chunk.v_scale);
         chunk.next_keys = next.piece[0] ? next : pages.pieces(base, task.high);
         attend_queries(shape, task, base, q, chunk, take);
     } else {
         Chunk<float> chunk;
         widen(pages, shape.v_padded, base, seen, chunk);
+        if (shape.call.k_scale) load_scales(pages, task, base, seen, chunk.k_scale, chunk.v_scale);
         attend_queries(shape, task, base, q, chunk, take);
     }
 }
@@ -416,7 +440,8 @@ void clear_rows(const AttentionCall &c, int64_t first, int64_t last) {
 extern "C" __attribute__((visibility("default"))) int64_t xh_paged_attention(const AttentionCall *call) {
     const AttentionCall &c = *call;
     auto known = [](int32_t type) { return with_type(type, [](auto *) {}); };
-    if (!known(c.type) || !known(c.cache_type) || (c.sinks && !known(c.sinks_type))) return -2;
+    if (!known(c.type) || (c.sinks && !known(c.sinks_type))) return -2;
+    if (!known(c.cache_type) && !(c.cache_type == INT8 && c.k_scale && c.v_scale)) return -2;
     const Shape shape(c);
     const int64_t invalid = first_invalid(shape);
     if (invalid >= 0) return invalid;
@@ -437,7 +462,7 @@ extern "C" __attribute__((visibility("default"))) int64_t xh_paged_attention(con
     const double widths = static_cast<double>(c.k_width + c.v_width);
     const double bytes = keys_read * widths * static_cast<double>(c.kv_heads * value_bytes(c.cache_type));
     const double nanoseconds = pairs * widths / 40 + bytes / 20;
-    with_type(c.cache_type, [&](auto *tag) {
+    with_cache_type(c.cache_type, [&](auto *tag) {
         typedef typename std::remove_pointer<decltype(+tag)>::type C;
         if (tasks < 2 * thread_count() && thread_count() > 1 && most_queries <= SPLIT_QUERIES &&
             most_chunks >= SPLIT_CHUNKS)

@@ -15,7 +15,7 @@ int32_t xh_rotary(const void *, int32_t, int64_t, int64_t, int64_t, int64_t, int
                   int64_t, int32_t, void *);
 int32_t xh_gated(int32_t, const void *, const void *, int32_t, int64_t, int64_t, int64_t, int64_t, void *);
 int64_t xh_write_cache(const void *, int32_t, int64_t, int64_t, int64_t, int64_t, int64_t, const int32_t *, void *,
-                       int32_t, int64_t, int64_t, const PageStrides *);
+                       int32_t, int64_t, int64_t, const PageStrides *, float *, const PageStrides *);
 int64_t xh_paged_attention(const AttentionCall *);
 int32_t xh_linear(const void *, int32_t, int64_t, int64_t, int64_t, const Part *, int32_t, const void *, int32_t,
                   void *);

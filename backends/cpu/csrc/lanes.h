@@ -113,6 +113,9 @@ INLINE Lanes load(const bf16 *p) {
 INLINE Lanes load(const f16 *p) {
     return {{_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)))}};
 }
+INLINE Lanes load(const int8_t *p) {
+    return {{_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))))}};
+}
 
 #elif defined(LANES_AVX2)
 
@@ -122,6 +125,11 @@ INLINE Vector widen_bf16(const bf16 *p) {
 }
 INLINE Lanes load(const bf16 *p) { return {{widen_bf16(p), widen_bf16(p + 8)}}; }
 INLINE Lanes load(const f16 *p) { return {{_mm256_cvtph_ps(eight_halves(p)), _mm256_cvtph_ps(eight_halves(p + 8))}}; }
+INLINE Vector widen_int8(__m128i eight) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight)); }
+INLINE Lanes load(const int8_t *p) {
+    const __m128i codes = eight_halves(p);
+    return {{widen_int8(codes), widen_int8(_mm_srli_si128(codes, 8))}};
+}
 
 #elif defined(__ARM_NEON) && defined(__aarch64__)
 
@@ -136,6 +144,13 @@ INLINE Lanes load(const f16 *p) {
     for (int i = 0; i < 4; i++)
         a.v[i] = (Vector)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t *>(p) + 4 * i)));
     return a;
+}
+INLINE Lanes load(const int8_t *p) {
+    const int8x16_t codes = vld1q_s8(p);
+    const int16x8_t low = vmovl_s8(vget_low_s8(codes)), high = vmovl_s8(vget_high_s8(codes));
+    return {{(Vector)vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), (Vector)vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+             (Vector)vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+             (Vector)vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
 }
 
 #else

@@ -7,9 +7,9 @@
 #include <immintrin.h>
 #endif
 
-enum Type : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
+enum Type : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, INT8 = 3 }; // INT8: codes of caches only
 
-static inline int64_t value_bytes(int32_t type) { return type == FLOAT32 ? 4 : 2; }
+static inline int64_t value_bytes(int32_t type) { return type == FLOAT32 ? 4 : type == INT8 ? 1 : 2; }
 
 struct bf16 {
     uint16_t bits;
@@ -31,6 +31,8 @@ static inline float float_of(uint32_t u) {
 }
 
 static inline float to_float(float x) { return x; }
+
+static inline float to_float(int8_t x) { return static_cast<float>(x); }
 
 static inline float to_float(bf16 x) { return float_of(static_cast<uint32_t>(x.bits) << 16); }
 
@@ -84,4 +86,11 @@ template <class Body> static inline bool with_type(int32_t type, Body body) {
     case FLOAT16: body(static_cast<f16 *>(nullptr)); return true;
     default: return false;
     }
+}
+
+// The same for the types of caches.
+template <class Body> static inline bool with_cache_type(int32_t type, Body body) {
+    if (type != INT8) return with_type(type, body);
+    body(static_cast<int8_t *>(nullptr));
+    return true;
 }

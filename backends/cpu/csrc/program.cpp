@@ -54,10 +54,10 @@ int64_t gated(Arguments a) {
 PageStrides page_strides(Arguments a, int i) { return {a.number(i), a.number(i + 1), a.number(i + 2), a.number(i + 3)}; }
 
 int64_t write_cache(Arguments a) {
-    const PageStrides strides = page_strides(a, 12);
+    const PageStrides strides = page_strides(a, 12), scale_strides = page_strides(a, 17);
     return position(xh_write_cache(a.at<void>(0), a.code(1), a.number(2), a.number(3), a.number(4), a.number(5),
                                    a.number(6), a.at<int32_t>(7), a.at<void>(8), a.code(9), a.number(10),
-                                   a.number(11), &strides));
+                                   a.number(11), &strides, a.at<float>(16), &scale_strides));
 }
 
 int64_t attention(Arguments a) {
@@ -81,6 +81,10 @@ int64_t attention(Arguments a) {
     c.window = a.number(31);
     int32_t *const codes[] = {&c.type, &c.cache_type, &c.sinks_type, &c.causal};
     for (int i = 0; i < 4; i++) *codes[i] = a.code(32 + i);
+    c.k_scale = a.at<float>(36);
+    c.v_scale = a.at<float>(37);
+    c.k_scale_strides = page_strides(a, 38);
+    c.v_scale_strides = page_strides(a, 42);
     return position(xh_paged_attention(&c));
 }
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from xinheng.core.errors import DeviceError
+from xinheng.core.ops import QuantizedKVPages
 
 from ..arrays import Array, address, contiguous, stride, strides
-from .library import Library, check, int32_of, type_code
+from .library import Library, cache_code, check, int32_of, type_code
 
-_CALL = struct.Struct("9Q20q2dq4i")  # `AttentionCall` in csrc/attention.h
+_CALL = struct.Struct("11Q28q2dq4i")  # `AttentionCall` in csrc/attention.h
 STRIDES = struct.Struct("4q")
 """`PageStrides` in csrc/attention.h."""
 
@@ -24,6 +25,11 @@ def page_strides(pages: Array) -> tuple[int, int, int, int]:
     return block, slot, head, dim
 
 
+def scales_of(scales: Array | None) -> tuple[int, tuple[int, int, int, int]]:
+    """The address of scales [blocks, block_size, heads] and their strides; null for a cache that has none."""
+    return (0, (0, 0, 0, 0)) if scales is None else (address(scales), page_strides(scales[..., None]))
+
+
 def write_cache_kernel(library: Library) -> Callable[..., Any]:
     """The kernel of `write_cache`; it writes the cache in place and returns it."""
     run = library.write_cache
@@ -31,12 +37,14 @@ def write_cache_kernel(library: Library) -> Callable[..., Any]:
     def write_cache(cache: Any, k: Array, v: Array, slots: Array) -> Any:
         slots = int32_of(slots)
         tokens = slots.shape[0]
-        for pages, new in ((cache.k, k), (cache.v, v)):
+        scales = (cache.k_scale, cache.v_scale) if isinstance(cache, QuantizedKVPages) else (None, None)
+        for pages, new, scale in zip((cache.k, cache.v), (k, v), scales, strict=True):
             blocks, size, heads, width = pages.shape
             if new.shape != (tokens, heads, width):
                 raise DeviceError(f"write_cache: {list(new.shape)} does not fit {tokens} slots of {[heads, width]}")
             if stride(new, 2) != 1:
                 new = contiguous(new)
+            where, steps = scales_of(scale)
             bad = run(
                 address(new),
                 type_code(new),
@@ -47,10 +55,12 @@ def write_cache_kernel(library: Library) -> Callable[..., Any]:
                 width,
                 address(slots),
                 address(pages),
-                type_code(pages),
+                cache_code(pages),
                 blocks,
                 size,
                 STRIDES.pack(*page_strides(pages)),
+                where,
+                STRIDES.pack(*steps),
             )
             if bad >= 0:
                 raise DeviceError(f"write_cache: slot {int(slots[bad])} is beyond the {blocks * size} cache slots")
@@ -82,6 +92,7 @@ def paged_attention_kernel(library: Library) -> Callable[..., tuple[Array, Array
             q = contiguous(q)
         query_start, seq_lens, block_table = int32_of(query_start), int32_of(seq_lens), int32_of(block_table)
         k, v = cache.k, cache.v
+        (k_scale, k_steps), (v_scale, v_steps) = (scales_of(getattr(cache, f"{x}_scale", None)) for x in "kv")
         if stride(v, 3) != 1:
             raise DeviceError(f"paged_attention: the dims of a value must adjoin, the cache has strides {strides(v)}")
         blocks, size, kv_heads, k_width = k.shape
@@ -100,13 +111,14 @@ def paged_attention_kernel(library: Library) -> Callable[..., tuple[Array, Array
         lse = library.empty((tokens, heads), np.float32)
         bad = run(
             pack(
-                address(q), address(k), address(v),
+                address(q), address(k), address(v), k_scale, v_scale,
                 address(query_start), address(seq_lens), address(block_table),
                 sink, address(out), address(lse),
                 tokens, heads, kv_heads, k_width, v_width, stride(q, 0), stride(q, 1),
                 blocks, size, seqs, block_table.shape[1], block_table.shape[1], *page_strides(k), *page_strides(v),
+                *k_steps, *v_steps,
                 scale, softcap or 0.0, window or 0,
-                kind, type_code(k), sink_kind, causal,
+                kind, cache_code(k), sink_kind, causal,
             )
         )  # fmt: skip
         if bad >= 0:

@@ -33,7 +33,7 @@ def write_latent_cache_kernel(library: Library) -> Callable[..., Any]:
             given = (address(new), type_code(new), tokens, 1, stride(new, 0), width, width, address(slots))
             block, slot, dim = strides(pages)
             packed = STRIDES.pack(block, slot, 0, dim)
-            bad = library.write_cache(*given, address(pages), type_code(pages), blocks, size, packed)
+            bad = library.write_cache(*given, address(pages), type_code(pages), blocks, size, packed, None, None)
             if bad >= 0:
                 there = f"beyond the {blocks * size} cache slots"
                 raise DeviceError(f"write_latent_cache: slot {int(slots[bad])} is {there}")

@@ -36,7 +36,10 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "xh_rms_norm": (_INT, (_POINTER, _INT, *[_LONG] * 5, _POINTER, _INT, _DOUBLE, _POINTER)),
     "xh_rotary": (_INT, (_POINTER, _INT, *[_LONG] * 5, _POINTER, _POINTER, _LONG, _INT, _POINTER)),
     "xh_gated": (_INT, (_INT, _POINTER, _POINTER, _INT, *[_LONG] * 4, _POINTER)),
-    "xh_write_cache": (_LONG, (_POINTER, _INT, *[_LONG] * 5, _POINTER, _POINTER, _INT, _LONG, _LONG, _TEXT)),
+    "xh_write_cache": (
+        _LONG,
+        (_POINTER, _INT, *[_LONG] * 5, _POINTER, _POINTER, _INT, _LONG, _LONG, _TEXT, _POINTER, _TEXT),
+    ),
     "xh_paged_attention": (_LONG, (_TEXT,)),
     "xh_tile_source": (_INT, (_TEXT,)),
     "xh_tile_format": (_INT, (_INT,)),
@@ -143,6 +146,11 @@ def type_code(tensor: Array) -> int:
     if code is None:
         raise DeviceError(f"native kernels take float32, bfloat16, float16, not {tensor.dtype}; use the torch kernel")
     return code
+
+
+def cache_code(pages: Array) -> int:
+    """The code of the element type of a cache, which may hold int8 codes."""
+    return 3 if pages.dtype == np.int8 else type_code(pages)
 
 
 def rows_of(x: Array) -> tuple[Array, tuple[int, int, int, int]]:

@@ -120,7 +120,7 @@ def applies(node: Node, library: Library) -> bool | str:
             unknown = [scheme for scheme, _ in kind.parts if scheme not in library.schemes]
             if unknown:
                 return f"no native reader for scheme {unknown[0]!r}"
-        elif isinstance(kind, StateType) and kind["scheme"] not in names:
+        elif isinstance(kind, StateType) and not kind.quantized and kind["scheme"] not in names:
             return f"no native cache of {kind['scheme']}"
     return True
 
