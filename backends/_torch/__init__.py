@@ -9,7 +9,7 @@ os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
 from .accelerator import AcceleratorDevice
 from .device import TorchDevice
-from .handles import TorchPagedKV, TorchPagedLatent, TorchSequenceState, TorchWeight, TorchWeightPart
+from .handles import TorchPagedKV, TorchPagedLatent, TorchQuantizedKV, TorchSequenceState, TorchWeight, TorchWeightPart
 from .kernels import TORCH_KERNELS
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "TorchDevice",
     "TorchPagedKV",
     "TorchPagedLatent",
+    "TorchQuantizedKV",
     "TorchSequenceState",
     "TorchWeight",
     "TorchWeightPart",

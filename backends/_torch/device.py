@@ -25,7 +25,7 @@ from xinheng.core.hal import (
 )
 from xinheng.core.ir.dtype import DType, bfloat16, cast_to, dtype
 from xinheng.core.ir.types import StateType
-from xinheng.core.ops import KVPages, LatentPages, SequenceSlots
+from xinheng.core.ops import state_of
 from xinheng.core.schemes import scheme
 
 from .collective import GlooCommunicator
@@ -34,6 +34,7 @@ from .handles import (
     NAMES,
     TorchPagedKV,
     TorchPagedLatent,
+    TorchQuantizedKV,
     TorchSequenceState,
     TorchWeight,
     TorchWeightPart,
@@ -92,18 +93,15 @@ class TorchDevice(Device):
         return buffer.layout if isinstance(buffer, TorchWeight) else "as stored", buffer.nbytes
 
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
-        known = {kind.name: held for kind, held in DTYPES.items() if kind.is_float}
-        coding = type["dtype" if type.kind == "sequence_state" else "scheme"]
-        if type.kind not in ("paged_kv", "paged_latent", "sequence_state") or coding not in known:
-            raise DeviceError(f"{self.spec}: torch devices hold states of {', '.join(known)}, not {type}")
-        kind, lead = known[coding], (space.blocks, space.block_size)
+        lead = (space.blocks, space.block_size) if type.paged else (space.blocks,)
+        shapes = [((*lead, *part.shape), DTYPES[part.dtype]) for part in self.parts(type)]
         try:
-            if type.kind == "sequence_state":
-                return TorchSequenceState(self._cleared((space.blocks, *type["shape"]), kind))
-            if type.kind == "paged_latent":
-                return TorchPagedLatent(*(self._cleared((*lead, type[d]), kind) for d in ("dim", "rope_dim")))
-            shapes = [(*lead, type["heads"], type[d]) for d in ("k_dim", "v_dim")]
-            return TorchPagedKV(self._keys(shapes[0], kind), self._values(shapes[1], kind))
+            if type.kind != "paged_kv":
+                made = [self._cleared(*shape) for shape in shapes]
+                return TorchPagedLatent(*made) if type.paged else TorchSequenceState(*made)
+            pages = self._keys(*shapes[0]), self._values(*shapes[1])
+            scales = [self._cleared(*shape) for shape in shapes[2:]]
+            return TorchQuantizedKV(*pages, *scales) if scales else TorchPagedKV(*pages)
         except (MemoryError, RuntimeError) as error:
             raise OutOfMemory(f"{self.spec}: no room for {space.blocks} cache blocks: {error}") from error
 
@@ -116,9 +114,7 @@ class TorchDevice(Device):
         return self._cleared(shape, kind)
 
     def read_state(self, state: Buffer, type: StateType) -> tuple[NDArray[Any], ...]:
-        shown = {"paged_kv": KVPages, "paged_latent": LatentPages, "sequence_state": SequenceSlots}[type.kind]
-        made: tuple[NDArray[Any], ...] = shown(*(self.download(x.clone()) for x in _parts(state)))
-        return made
+        return state_of(type, [self.download(x.clone()) for x in _parts(state)])
 
     def write_state(self, state: Buffer, type: StateType, pages: tuple[NDArray[Any], ...]) -> None:
         for held, new in zip(_parts(state), pages, strict=True):

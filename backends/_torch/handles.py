@@ -162,6 +162,24 @@ class TorchPagedKV:
     k: torch.Tensor
     v: torch.Tensor
 
+    @property
+    def parts(self) -> tuple[torch.Tensor, ...]:
+        """The tensors that it consists of, in the order of `StateType.parts`."""
+        return self.k, self.v
+
+
+@dataclass(frozen=True, slots=True)
+class TorchQuantizedKV(TorchPagedKV):
+    """A paged cache of int8: codes k and v, k_scale and v_scale float32 [blocks, block_size, heads], of any strides."""
+
+    k_scale: torch.Tensor
+    v_scale: torch.Tensor
+
+    @property
+    def parts(self) -> tuple[torch.Tensor, ...]:
+        """The tensors that it consists of, in the order of `StateType.parts`."""
+        return self.k, self.v, self.k_scale, self.v_scale
+
 
 @dataclass(frozen=True, slots=True)
 class TorchPagedLatent:
@@ -169,6 +187,11 @@ class TorchPagedLatent:
 
     latent: torch.Tensor
     rope: torch.Tensor
+
+    @property
+    def parts(self) -> tuple[torch.Tensor, ...]:
+        """The tensors that it consists of, in the order of `StateType.parts`."""
+        return self.latent, self.rope
 
 
 @dataclass(frozen=True, slots=True)

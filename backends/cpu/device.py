@@ -124,7 +124,7 @@ class CPUDevice(Device):
         try:
             # keys dim by dim: sixteen of them in one vector, so that neither one query nor many have to transpose them
             axes = {"k": (0, 3, 1, 2), "v": (0, 2, 1, 3), "k_scale": (0, 2, 1), "v_scale": (0, 2, 1)}
-            parts = [((*lead, *p.shape), p.dtype.numpy, axes.get(p.name)) for p in type.parts]
+            parts = [((*lead, *p.shape), p.dtype.numpy, axes.get(p.name)) for p in self.parts(type)]
             return state_of(type, [self._cleared(*part) for part in parts])
         except MemoryError as error:
             raise OutOfMemory(f"{self.spec}: no room for {space.blocks} cache blocks: {error}") from error

@@ -22,7 +22,11 @@ class TorchCPUDevice(TorchDevice):
 
     def __init__(self, options: DeviceOptions, why: str) -> None:
         known = Capabilities(
-            frozenset(DTYPES), block_sizes=(16, 32, 64, 128), unified_memory=True, arithmetic=ARITHMETIC
+            frozenset(DTYPES),
+            block_sizes=(16, 32, 64, 128),
+            unified_memory=True,
+            arithmetic=ARITHMETIC,
+            cache_schemes=frozenset({"int8"}),
         )
         super().__init__("cpu:0", processor_name(), torch.device("cpu"), known)
         self._notes = (why,)

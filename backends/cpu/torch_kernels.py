@@ -14,12 +14,13 @@ import torch
 from xinheng.core.hal import Communicator, Device, Kernel, KernelRegistry
 from xinheng.core.ir.dtype import from_numpy
 from xinheng.core.ir.graph import Node
-from xinheng.core.ops import OPSET, KVPages, LatentPages, SequenceSlots
+from xinheng.core.ops import OPSET, KVPages, LatentPages, QuantizedKVPages, SequenceSlots
 
 from .._torch import (
     TORCH_KERNELS,
     TorchPagedKV,
     TorchPagedLatent,
+    TorchQuantizedKV,
     TorchSequenceState,
     TorchWeight,
     TorchWeightPart,
@@ -36,7 +37,12 @@ from .kernels.unsigned import register_unsigned
 if TYPE_CHECKING:
     from .device import CPUDevice
 
-_STATES = {KVPages: TorchPagedKV, LatentPages: TorchPagedLatent, SequenceSlots: TorchSequenceState}
+_STATES = {
+    KVPages: TorchPagedKV,
+    QuantizedKVPages: TorchQuantizedKV,
+    LatentPages: TorchPagedLatent,
+    SequenceSlots: TorchSequenceState,
+}
 
 
 def torch_registry(device: Any) -> KernelRegistry:

@@ -27,7 +27,9 @@ class GenericDevice(AcceleratorDevice):
     def __init__(self, spec: str, device: torch.device, row: Vendor, arithmetic: Arithmetic = ARITHMETIC) -> None:
         kinds = frozenset(kind for kind, held in DTYPES.items() if _computes(device, held))
         preferred = "bfloat16" if any(kind.name == "bfloat16" for kind in kinds) else "float16"
-        capabilities = Capabilities(kinds, preferred_dtype=preferred, arithmetic=arithmetic)
+        capabilities = Capabilities(
+            kinds, preferred_dtype=preferred, arithmetic=arithmetic, cache_schemes=frozenset({"int8"})
+        )
         super().__init__(spec, _name(device, row), device, capabilities, row.collective)
 
 

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from xinheng.core.errors import DeviceError
 from xinheng.core.hal import StateSpace
-from xinheng.core.ir.dtype import cast_to, dtype
+from xinheng.core.ir.dtype import cast_to
 from xinheng.core.ir.types import StateType
-from xinheng.core.ops import KVPages, LatentPages
+from xinheng.core.ops import state_of
+from xinheng.core.ops.attention import quantized
+from xinheng.core.ops.states import Held
 
 from .cache_layouts import CacheLayout
 
@@ -20,12 +22,11 @@ class SimCache:
     """Memory of one `paged_kv` or `paged_latent` state."""
 
     def __init__(self, type: StateType, space: StateSpace, layout: type[CacheLayout]) -> None:
-        self.kind, self.space, self.latent = dtype(type["scheme"]), space, type.kind == "paged_latent"
-        heads = 1 if self.latent else int(type["heads"])
-        widths = ("dim", "rope_dim") if self.latent else ("k_dim", "v_dim")
-        self.parts = [
-            layout(space.blocks, space.block_size, heads, int(type[width]), self.kind.numpy) for width in widths
-        ]
+        self.type, self.space = type, space
+        self.parts = []
+        for part in type.parts:
+            heads, width = (1, *part.shape)[-2:]  # what has no heads of its own has one
+            self.parts.append(layout(space.blocks, space.block_size, heads, width, part.dtype.numpy))
 
     @property
     def nbytes(self) -> int:
@@ -35,11 +36,12 @@ class SimCache:
         """Store one row of each part per slot; slot -1 writes nothing."""
         valid = np.flatnonzero(slots >= 0)
         block, offset = np.divmod(slots[valid].astype(np.intp), self.space.block_size)
-        for part, new in zip(self.parts, values, strict=True):
-            rows = cast_to(new[valid].astype(np.float64), self.kind)
-            part.write(block, offset, rows[:, None] if self.latent else rows)
+        new = quantized(*(x.astype(np.float64) for x in values)) if self.type.quantized else values
+        for part, kind, rows in zip(self.parts, self.type.parts, new, strict=True):
+            kept = cast_to(np.asarray(rows)[valid].astype(np.float64), kind.dtype)
+            part.write(block, offset, kept.reshape(valid.size, *part.sizes[2:]))
 
-    def pages(self, table: NDArray[Any]) -> tuple[KVPages | LatentPages, NDArray[np.intp]]:
+    def pages(self, table: NDArray[Any]) -> tuple[Held, NDArray[np.intp]]:
         """The blocks that a table names, and the table in their numbering. Other entries point to a page of NaN.
 
         Raises:
@@ -55,20 +57,23 @@ class SimCache:
         index = np.full(self.space.blocks, -1)
         index[used] = np.arange(used.size)
         read = [self._poisoned(part.read(used)) for part in self.parts]
-        pages = LatentPages(*(x[..., 0, :] for x in read)) if self.latent else KVPages(*read)
-        return pages, np.where(there, index[np.where(there, table, 0)], -1)
+        return self._shown(read), np.where(there, index[np.where(there, table, 0)], -1)
 
-    def whole(self) -> KVPages | LatentPages:
+    def whole(self) -> Held:
         """A copy of all blocks as references see them."""
         read = [np.array(part.read(np.arange(self.space.blocks))) for part in self.parts]
-        return LatentPages(*(x[..., 0, :] for x in read)) if self.latent else KVPages(*read)
+        return self._shown(read)
+
+    def _shown(self, read: list[NDArray[Any]]) -> Held:
+        """Blocks of the parts as references see them."""
+        kinds = zip(read, self.type.parts, strict=True)
+        return state_of(self.type, [x.reshape(*x.shape[:2], *kind.shape) for x, kind in kinds])
 
     def replaced(self, pages: tuple[NDArray[Any], ...]) -> SimCache:
         """This cache after all its blocks were overwritten."""
         block, offset = np.divmod(np.arange(self.space.blocks * self.space.block_size), self.space.block_size)
         for part, new in zip(self.parts, pages, strict=True):
-            rows = np.asarray(new).reshape(-1, *new.shape[2:])
-            part.write(block, offset, rows[:, None] if self.latent else rows)
+            part.write(block, offset, np.asarray(new).reshape(-1, *part.sizes[2:]))
         return self
 
     def copy(self, pairs: NDArray[Any]) -> None:
@@ -81,5 +86,5 @@ class SimCache:
 
     def _poisoned(self, blocks: NDArray[Any]) -> NDArray[Any]:
         """Blocks with one more of NaN, so that reading a freed block shows."""
-        poison = np.full((1, *blocks.shape[1:]), np.nan, blocks.dtype)
+        poison = np.full((1, *blocks.shape[1:]), 0 if blocks.dtype.kind == "i" else np.nan, blocks.dtype)
         return np.concatenate([blocks, poison])

@@ -22,7 +22,7 @@ from xinheng.core.hal import (
 )
 from xinheng.core.hal.host import host_memory
 from xinheng.core.hal.reference import EXACT
-from xinheng.core.ir.dtype import DTYPES, DType, bfloat16, cast_to, dtype
+from xinheng.core.ir.dtype import DTYPES, DType, bfloat16, cast_to
 from xinheng.core.ir.op import Op
 from xinheng.core.ir.types import StateType
 
@@ -55,7 +55,11 @@ class SimDevice(Device):
     ) -> None:
         self.spec, self.name, self.layout = spec, name, layout
         kinds = frozenset(DTYPES.values()) - frozenset(without)
-        self.capabilities = Capabilities(kinds, unified_memory=True, **{"arithmetic": EXACT, **capabilities})
+        self.capabilities = Capabilities(
+            kinds,
+            unified_memory=True,
+            **{"arithmetic": EXACT, "cache_schemes": frozenset({"int8"}), **capabilities},
+        )
         self.kernels = sim_kernels(self, host or {})
         self.guard: SimGuard | None = None
         self._oracle = ReferenceDevice(spec, name)
@@ -124,9 +128,9 @@ class SimDevice(Device):
         return buffer.layout, int(buffer.array.nbytes)
 
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
-        if type.kind not in ("paged_kv", "paged_latent") or type["scheme"] not in DTYPES:
+        if not type.paged:
             return SimState(self, self._oracle.allocate_state(type, space))
-        self.require(dtype(type["scheme"]))
+        self.parts(type)
         longest = self.capabilities.max_length
         if longest is not None and not self.capabilities.block_sizes and space.block_size > longest:
             raise DeviceError(f"{self.spec}: a region of {space.block_size} tokens is longer than the most, {longest}")

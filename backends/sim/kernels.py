@@ -15,7 +15,7 @@ from xinheng.core.hal.reference import ReferenceKernel, reference_kernels
 from xinheng.core.ir.graph import Node
 from xinheng.core.ir.op import Op
 from xinheng.core.ir.types import StateType
-from xinheng.core.ops import OPSET, KVPages, LatentPages
+from xinheng.core.ops import OPSET, STATES
 
 from .cache import SimCache
 from .handles import SimState, SimTensor, SimWeight
@@ -169,11 +169,11 @@ def _on_whole_caches(function: Compute) -> Compute:
         if not caches:
             return made
         left = iter(caches)
-        if isinstance(made, KVPages | LatentPages):
+        if isinstance(made, STATES):
             return next(left).replaced(made)
         if not isinstance(made, tuple):
             return made
-        return tuple(next(left).replaced(x) if isinstance(x, KVPages | LatentPages) else x for x in made)
+        return tuple(next(left).replaced(x) if isinstance(x, STATES) else x for x in made)
 
     return run
 

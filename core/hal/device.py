@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DeviceError
+from ..errors import DeviceError, GraphError
 from ..ir.dtype import DType
 from ..ir.graph import Graph, Node
-from ..ir.types import StateType
+from ..ir.types import StatePart, StateType
 from .arithmetic import Arithmetic
 from .collective import Communicator
 from .kernel import Kernel, KernelRegistry, Refusal
@@ -165,6 +165,23 @@ class Device(ABC):
     @abstractmethod
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
         """Zeroed memory for a state, in the device's own layout; OutOfMemory if there is not enough."""
+
+    def parts(self, type: StateType) -> tuple[StatePart, ...]:
+        """The tensors of a state.
+
+        Raises:
+            DeviceError: the capabilities do not list what it is held in, or nobody knows such a state.
+        """
+        known, schemes = self.capabilities.dtypes, self.capabilities.cache_schemes
+        try:
+            parts = type.parts
+        except GraphError:
+            parts = ()
+        listed = type["scheme"] in schemes if type.quantized else all(part.dtype in known for part in parts)
+        if not parts or not listed:
+            floats = sorted(kind.name for kind in known if kind.is_float)
+            raise DeviceError(f"{self.spec} holds states of {', '.join([*floats, *sorted(schemes)])}, not {type}")
+        return parts
 
     def read_state(self, state: Buffer, type: StateType) -> tuple[NDArray[Any], ...]:
         """A copy of a state as references see it, such as `KVPages(k, v)`, in its own dtype; waits for the device."""

@@ -73,8 +73,8 @@ def _kept(state: Any, new: Any) -> Any:
 
 def write_cache(cache: KV, k: Any, v: Any, slots: Any) -> KV:
     """The same as the reference, in place."""
-    new = quantized(k, v) if isinstance(cache, QuantizedKVPages) else (k, v)
-    return _written(cache, new, slots)
+    rows = [np.asarray(x).astype(np.float64) for x in (k, v)]
+    return _written(cache, quantized(*rows) if isinstance(cache, QuantizedKVPages) else rows, slots)
 
 
 def _written(cache: Paged, rows: Sequence[Any], slots: Any) -> Paged:
@@ -82,7 +82,7 @@ def _written(cache: Paged, rows: Sequence[Any], slots: Any) -> Paged:
     valid = np.flatnonzero(np.asarray(slots) >= 0)
     for pages, new in zip(cache, rows, strict=True):
         flat = pages.reshape(-1, *pages.shape[2:])
-        flat[np.asarray(slots)[valid]] = cast_to(np.asarray(new)[valid].astype(np.float64), _dtype_of(pages))
+        flat[np.asarray(slots)[valid]] = cast_to(np.asarray(new, np.float64)[valid], _dtype_of(pages))
     return cache
 
 
@@ -156,7 +156,7 @@ class ReferenceDevice(Device):
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
         lead = (space.blocks, space.block_size) if type.paged else (space.blocks,)
         try:
-            return state_of(type, [np.zeros((*lead, *part.shape), part.dtype.numpy) for part in type.parts])
+            return state_of(type, [np.zeros((*lead, *part.shape), part.dtype.numpy) for part in self.parts(type)])
         except MemoryError:
             raise OutOfMemory(
                 f"{self.spec}: no room for {space.blocks} cache blocks; lower engine.cache_memory"

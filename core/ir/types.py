@@ -109,7 +109,7 @@ class StateType:
             heads = self["heads"]
             codes = [StatePart(name, (heads, self[f"{name}_dim"]), int8) for name in "kv"]
             return (*codes, *(StatePart(f"{name}_scale", (heads,), float32) for name in "kv"))
-        if kind is None or (self.kind != "sequence_state" and not kind.is_float):
+        if kind is None or not kind.is_float:
             raise GraphError(f"a {self.kind} state cannot hold {coding!r}; name a float dtype, or int8 for paged_kv")
         if self.kind == "paged_kv":
             return tuple(StatePart(name, (self["heads"], self[f"{name}_dim"]), kind) for name in "kv")

@@ -10,25 +10,44 @@ from xinheng.core import ops
 from xinheng.core.ir.graph import Node
 from xinheng.core.ir.types import StateType
 
-from ..handles import NAMES, TorchPagedKV, TorchPagedLatent
+from ..handles import NAMES, TorchPagedKV, TorchPagedLatent, TorchQuantizedKV
 from .elementwise import cast, wide
+from .quantization import dynamic_quant
 from .registry import FLOATS, TORCH_KERNELS
 
 Tensor = torch.Tensor
 
 
 def readable(node: Node) -> bool | str:
-    """Torch computes with the dtype of the cache."""
+    """Torch computes with the dtype of the cache, or has codes and scales."""
     cache = node.operand("cache")
-    coding = cache.type["scheme"] if cache is not None and isinstance(cache.type, StateType) else None
-    return coding in {kind.name for kind in FLOATS} or f"torch has no kernels for a cache of {coding}"
+    if cache is None or not isinstance(cache.type, StateType):
+        return "torch has no kernels without a cache"
+    known = cache.type.quantized or cache.type["scheme"] in {kind.name for kind in FLOATS}
+    return known or f"torch has no kernels for a cache of {cache.type['scheme']}"
+
+
+def rows_of(cache: TorchPagedKV, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """New keys and values as rows of the parts of a cache, before they are rounded to its dtypes."""
+    if not isinstance(cache, TorchQuantizedKV):
+        return k, v
+    (k, k_scale), (v, v_scale) = dynamic_quant(k), dynamic_quant(v)
+    return k, v, k_scale[..., 0], v_scale[..., 0]
+
+
+def values_of(cache: TorchPagedKV, at: Any) -> tuple[Tensor, Tensor]:
+    """The keys and values at an index into the pages; those of an int8 cache in float32."""
+    k, v = cache.k[at], cache.v[at]
+    if not isinstance(cache, TorchQuantizedKV):
+        return k, v
+    return k.float() * cache.k_scale[at][..., None], v.float() * cache.v_scale[at][..., None]
 
 
 @TORCH_KERNELS.register(ops.write_cache, name="torch_write_cache", dtypes=FLOATS, when=readable)
 def write_cache(cache: TorchPagedKV, k: Tensor, v: Tensor, slots: Tensor) -> TorchPagedKV:
     kept = torch.nonzero(slots >= 0).reshape(-1)
     index = slots[kept].long()
-    for pages, new in ((cache.k, k), (cache.v, v)):
+    for pages, new in zip(cache.parts, rows_of(cache, k, v), strict=True):
         pages[index // pages.shape[1], index % pages.shape[1]] = cast(new[kept], dtype=NAMES[pages.dtype])
     return cache
 
@@ -52,7 +71,8 @@ def paged_attention(
 ) -> tuple[Tensor, Tensor]:
     out, lse = nothing(q, cache.v.shape[-1])
     size, group = cache.k.shape[1], q.shape[1] // cache.k.shape[2]
-    kind = torch.promote_types(q.dtype, torch.promote_types(cache.k.dtype, torch.float32))
+    kind = q.dtype if cache.k.dtype is torch.int8 else torch.promote_types(q.dtype, cache.k.dtype)
+    kind = torch.promote_types(kind, torch.float32)
     for s, length in enumerate(seq_lens.tolist()):
         begin, end = int(query_start[s]), int(query_start[s + 1])
         if begin == end or length == 0:
@@ -60,7 +80,7 @@ def paged_attention(
         first = max(0, length - (end - begin) - window + 1) if window else 0
         keys = torch.arange(first, length, device=q.device)
         at = (block_table[s].long()[keys // size], keys % size)
-        k, v = (p[at].to(kind).transpose(0, 1).repeat_interleave(group, dim=0) for p in (cache.k, cache.v))
+        k, v = (x.to(kind).transpose(0, 1).repeat_interleave(group, dim=0) for x in values_of(cache, at))
         found = attend(
             q[begin:end], k, v, keys, length, sinks, None if bias is None else bias[begin:end, :, first:length],
             scale=scale, window=window, softcap=softcap, causal=causal,
@@ -146,7 +166,10 @@ def sdpa_varlen(
 @TORCH_KERNELS.register(ops.gather_kv_cache, name="torch_gather_kv_cache")
 def gather_kv_cache(cache: TorchPagedKV, seq_lens: Tensor, block_table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     starts, slots = places(cache.k.shape[:2], seq_lens, block_table)
-    return gather_slots(cache.k, slots), gather_slots(cache.v, slots), starts
+    k, v, *scales = (gather_slots(pages, slots) for pages in cache.parts)
+    if scales:
+        k, v = (codes.float() * scale[..., None] for codes, scale in zip((k, v), scales, strict=True))
+    return k, v, starts
 
 
 def places(pages: Any, seq_lens: Tensor, block_table: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,6 +196,6 @@ def gather_slots(pages: Tensor, slots: Tensor) -> Tensor:
 @TORCH_KERNELS.register(ops.copy_blocks, name="torch_copy_blocks")
 def copy_blocks(cache: TorchPagedKV | TorchPagedLatent, pairs: Tensor) -> TorchPagedKV | TorchPagedLatent:
     source, target = pairs.long().unbind(-1)
-    for pages in (cache.k, cache.v) if isinstance(cache, TorchPagedKV) else (cache.latent, cache.rope):
+    for pages in cache.parts:
         pages[target] = pages[source]
     return cache

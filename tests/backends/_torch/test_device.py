@@ -123,7 +123,7 @@ def test_latents_and_states_of_sequences_are_zero_and_have_the_declared_layout()
     [paged_kv(1, 32, 32, "q8_0"), paged_kv(1, 2, 2, "int4"), paged_latent(8, 4, "q4_0"), sequence_state((2,), int32)],
 )
 def test_other_states_are_refused(state: Any) -> None:
-    with pytest.raises(DeviceError, match="hold states of float64, float32"):
+    with pytest.raises(DeviceError, match="holds states of "):
         HOST.allocate_state(state, StateSpace(1, 16))
 
 
