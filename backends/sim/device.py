@@ -130,6 +130,8 @@ class SimDevice(Device):
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
         if not type.paged:
             return SimState(self, self._oracle.allocate_state(type, space))
+        if not type.quantized and type["scheme"] in DTYPES:
+            self.require(DTYPES[type["scheme"]])
         self.parts(type)
         longest = self.capabilities.max_length
         if longest is not None and not self.capabilities.block_sizes and space.block_size > longest:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from xinheng.core.ops import OPSET
+from xinheng.core.ops import OPSET, QuantizedKVPages
+from xinheng.core.ops.attention import quantized, scatter_slots
 
 from ..call import Call
 from .mutant import given, having, operand, saying, wrong
@@ -64,6 +65,63 @@ given("write_latent_cache", "rope stale", "writes no rotary key", lambda call: _
 
 def _flipped(call: Call, name: str, axis: int) -> Call:
     return having(call, **{name: np.flip(operand(call, name), axis=axis)})
+
+
+def _coded(rows: Any) -> Any:
+    """A write that gets the codes and scales of an int8 cache from `rows`."""
+
+    def program(cache: Any, k: Any, v: Any, slots: Any) -> Any:
+        if not isinstance(cache, QuantizedKVPages) or k.shape[0] == 0:
+            return OPSET["write_cache"].reference(cache, k, v, slots)
+        parts = zip(cache, rows(k, v), strict=True)
+        return QuantizedKVPages(*(scatter_slots(pages, new, slots) for pages, new in parts))
+
+    return program
+
+
+def _truncated(k: Any, v: Any) -> Any:
+    held = quantized(k, v)
+    codes = (np.trunc(x / scale[..., None]) for x, scale in ((k, held.k_scale), (v, held.v_scale)))
+    return *codes, held.k_scale, held.v_scale
+
+
+def _all_codes(k: Any, v: Any) -> Any:
+    """The range of int8 with -128, and its scale."""
+    scales = [np.max(np.abs(x), axis=-1) / 128 for x in (k, v)]
+    pairs = zip((k, v), scales, strict=True)
+    return *(np.clip(np.rint(x / scale[..., None]), -128, 127) for x, scale in pairs), *scales
+
+
+def _per_token(k: Any, v: Any) -> Any:
+    scales = [np.max(np.abs(x), axis=(-2, -1), keepdims=True) / 127 for x in (k, v)]
+    codes = [np.rint(x / scale) for x, scale in zip((k, v), scales, strict=True)]
+    return *codes, *(np.broadcast_to(scale[..., 0], x.shape[:2]) for x, scale in zip((k, v), scales, strict=True))
+
+
+wrong("write_cache", "codes truncated", "rounds the codes of an int8 cache towards zero", _coded(_truncated))
+wrong("write_cache", "codes to 128", "divides by 128 for the scale of an int8 cache", _coded(_all_codes))
+wrong("write_cache", "scale per token", "has one scale for all heads of a token", _coded(_per_token))
+
+
+def _scales(change: Any) -> Any:
+    """A read of an int8 cache with other scales."""
+
+    def changed(call: Call) -> Call | None:
+        cache = operand(call, "cache")
+        return having(call, cache=change(cache)) if isinstance(cache, QuantizedKVPages) else None
+
+    return changed
+
+
+for _op in ("paged_attention", "gather_kv_cache"):
+    given(_op, "scale of keys", "scales values by what keys need", _scales(lambda c: c._replace(v_scale=c.k_scale)))
+    given(_op, "scales ignored", "takes codes for numbers", _scales(lambda c: c._replace(k_scale=c.k_scale * 0 + 1)))
+    given(
+        _op,
+        "scale of the next head",
+        "scales keys by what the next head needs",
+        _scales(lambda c: c._replace(k_scale=np.roll(c.k_scale, 1, axis=2))),
+    )
 
 
 def _whole_norm(

@@ -27,7 +27,9 @@ def values(cache: KVPages | QuantizedKVPages) -> tuple[Any, Any]:
     """The keys and values that pages, or rows of them, hold."""
     if isinstance(cache, KVPages):
         return cache.k, cache.v
-    return cache.k * np.expand_dims(cache.k_scale, -1), cache.v * np.expand_dims(cache.v_scale, -1)
+    scaled = (cache.k * np.expand_dims(cache.k_scale, -1), cache.v * np.expand_dims(cache.v_scale, -1))
+    k, v = (numeric.store(x, float32) for x in scaled)
+    return k, v
 
 
 def _paged_kv(cache: StateType) -> StateType:
@@ -98,7 +100,7 @@ def paged_attention(
 
     Logits are scale * q.k, then softcap * tanh(logits / softcap), then plus `bias` [tokens, heads, keys]. `sinks`
     [heads] adds one logit without a value to each row's denominator. Query head h reads key head
-    h // (heads / cache heads). Keys and values of a cache of scheme int8 are codes times scales. Results are
+    h // (heads / cache heads). Keys and values of a cache of scheme int8 are codes times scales in float32. Results are
     [tokens, heads, v_dim] and float32 [tokens, heads] (sinks included); a row that sees no key, or lies at or beyond
     query_start[seqs], gives 0 and -inf. Softmax by its maximum, accumulated in at least float32; the exponentials may
     be rounded before they meet the values.

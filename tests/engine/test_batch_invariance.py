@@ -90,6 +90,25 @@ def test_logits_have_the_same_bits_in_any_batch(
         compare([made[i] for i in ALONE], expected, f"batches of {seqs}, chunks of {chunk}, {threads} threads")
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_cache_of_int8_changes_nothing_of_that(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, family: str, mode: str
+) -> None:
+    pack_models(monkeypatch)
+    folder, alone = tiny.write_model(tmp_path / family, FAMILIES[family], seed=11), [PROMPTS[i] for i in ALONE]
+    rows, expected = [], []
+    for cache in ("float32", "int8"):
+        with open_llm(folder, mode, 1, 512, 1, cache_dtype=cache) as llm:
+            rows.append(llm.logits(PROMPTS[1]))
+            expected = answers(llm, alone, TOKENS)
+    assert 1e-5 < np.abs(rows[0] - rows[1]).max() < 0.1 * np.abs(rows[0]).max()
+    for seqs, chunk, threads in VARIANTS:
+        with open_llm(folder, mode, seqs, chunk, threads, cache_dtype="int8") as llm:
+            made = answers(llm, PROMPTS if seqs > 1 else alone, TOKENS)
+        compare([made[i] for i in ALONE], expected, f"batches of {seqs}, chunks of {chunk}, {threads} threads")
+
+
 def test_modes_differ_where_weights_are_packed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Else the test above would say nothing about the kernels of fast mode."""
     pack_models(monkeypatch)

@@ -118,7 +118,8 @@ def test_readers_refuse_results_they_cannot_write(registry: KernelRegistry) -> N
     [
         ("bfloat16", False, "native_paged_attention"),
         ("bfloat16", True, "does not know operand 'bias'"),
-        ("int8", False, "no native cache of int8"),
+        ("int8", False, "native_paged_attention"),
+        ("float64", False, "no native cache of float64"),
     ],
 )
 def test_attention_refuses_bias_and_coded_caches(
