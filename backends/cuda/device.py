@@ -37,7 +37,12 @@ class CUDADevice(AcceleratorDevice):
             demand(False, spec)
         fast = options.numerics.mode == "fast"
         capability = torch.cuda.get_device_capability(place)
-        capabilities = Capabilities(dtypes_of(capability), preferred_dtype="bfloat16", arithmetic=arithmetic_of(fast))
+        capabilities = Capabilities(
+            dtypes_of(capability),
+            preferred_dtype="bfloat16",
+            arithmetic=arithmetic_of(fast),
+            cache_schemes=frozenset({"int8"}),
+        )
         name = torch.cuda.get_device_name(place)
         super().__init__(spec, name, place, capabilities, collective="nccl", graph="CUDAGraph")
         _forbid_narrow_sums()

@@ -27,7 +27,12 @@ class InterpretedDevice(TorchDevice):
         from .kernels import arithmetic_of, kernels_of
 
         fast, place = options.numerics.mode == "fast", torch.device("cpu")
-        capabilities = Capabilities(dtypes_of(CAPABILITY), unified_memory=True, arithmetic=arithmetic_of(fast))
+        capabilities = Capabilities(
+            dtypes_of(CAPABILITY),
+            unified_memory=True,
+            arithmetic=arithmetic_of(fast),
+            cache_schemes=frozenset({"int8"}),
+        )
         super().__init__(SPEC, "Triton kernels, interpreted on the processor", place, capabilities)
         self.kernels = kernels_of(self, place, fast)
 

@@ -16,7 +16,7 @@ import triton.language as tl
 from xinheng.core import ops
 from xinheng.core.hal import KernelRegistry
 
-from ..._torch.handles import TorchPagedKV, TorchPagedLatent
+from ..._torch.handles import TorchPagedKV, TorchPagedLatent, TorchQuantizedKV
 from ..launch import launch, power, tiles
 from .registry import FLOATS, TRITON_KERNELS, readable
 from .scalar import device, max_of, product, sum_of, tanh, widen
@@ -53,8 +53,9 @@ def visible_at(key, read, position, used, window, CAUSAL: tl.constexpr, WINDOW: 
 
 @device
 def chunk_of(
-    query, turned, k, k_rope, v, table, bias, line, used, position, from_key, to_key, start, stop, first_key,
-    k_dim, rope_dim, v_dim, size, scale, window, softcap, k_block, k_place, v_block, v_place, r_block, r_place,
+    query, turned, k, k_rope, v, k_scale, v_scale, table, bias, line, used, position, from_key, to_key, start, stop,
+    first_key, k_dim, rope_dim, v_dim, size, scale, window, softcap, k_block, k_place, v_block, v_place, r_block,
+    r_place, s_block, s_place, s_head,
     PAGED: tl.constexpr, LATENT: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
     WIDE: tl.constexpr, PARTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_V: tl.constexpr,
@@ -81,6 +82,9 @@ def chunk_of(
             value = keyed
         else:
             value = as_read(tl.load(v + at_v[:, None] + w[None, :], read[:, None] & (w < v_dim)[None, :], 0.0), WIDE)
+        if k_scale is not None:
+            at_s = block * s_block + key % size * s_place + s_head
+            logits *= tl.load(k_scale + at_s, read, 0.0)[None, :]
         logits *= scale
         if SOFTCAP:
             logits = tanh(tl.div_rn(logits, softcap)) * softcap
@@ -91,6 +95,8 @@ def chunk_of(
         highest = tl.maximum(top, max_of(logits, 1))
         kept, p = exponential(top, highest), exponential(logits, highest[:, None])
         total = total * kept + sum_of(p, 1)
+        if v_scale is not None:
+            p *= tl.load(v_scale + at_s, read, 0.0)[None, :]
         made = weighted(p, value, made * kept[:, None], PARTS)
         top = highest
     return top, total, made
@@ -98,9 +104,9 @@ def chunk_of(
 
 @triton.jit(do_not_specialize=["tokens", "seqs", "table_step", "bias_keys", "window"])
 def attention_kernel(
-    q, q_rope, k, k_rope, v, out, lse, tops, totals, sums, starts, lengths, key_starts, table, sinks, bias,
-    tokens, seqs, heads, k_dim, rope_dim, v_dim, size, table_step, bias_keys, scale, window, softcap,
-    k_block, k_place, k_head, v_block, v_place, v_head, r_block, r_place,
+    q, q_rope, k, k_rope, v, k_scale, v_scale, out, lse, tops, totals, sums, starts, lengths, key_starts, table,
+    sinks, bias, tokens, seqs, heads, k_dim, rope_dim, v_dim, size, table_step, bias_keys, scale, window, softcap,
+    k_block, k_place, k_head, v_block, v_place, v_head, r_block, r_place, s_block, s_place, s_head,
     GROUP: tl.constexpr, PAGED: tl.constexpr, LATENT: tl.constexpr, SPLIT: tl.constexpr, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, WIDE: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_V: tl.constexpr,
@@ -108,7 +114,7 @@ def attention_kernel(
     """A tile of queries over the keys of their sequence, or over one chunk of them where `SPLIT`.
 
     q is [tokens, heads, k_dim]; keys lie in pages if `PAGED`, else at key_starts. `LATENT` keys are values too, and are
-    continued by k_rope for the logits.
+    continued by k_rope for the logits. With scales, keys and values are codes.
     """
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     tile, kv_head = tl.program_id(0), tl.program_id(1)
@@ -138,11 +144,11 @@ def attention_kernel(
         while chunk < last:
             found = chunk_of(
                 as_read(query, WIDE), as_read(turned, WIDE), k + kv_head * k_head, k_rope, v + kv_head * v_head,
-                table + s * table_step if PAGED else table, bias, line * bias_keys, used, position,
+                k_scale, v_scale, table + s * table_step if PAGED else table, bias, line * bias_keys, used, position,
                 tl.maximum(chunk * CHUNK, start // BLOCK_N * BLOCK_N), tl.minimum(chunk * CHUNK + CHUNK, stop), start,
                 stop, first_key, k_dim, rope_dim, v_dim, size, scale, window, softcap, k_block, k_place, v_block,
-                v_place, r_block, r_place, PAGED, LATENT, CAUSAL, WINDOW, SOFTCAP, WIDE, PARTS, BLOCK_M, BLOCK_N,
-                BLOCK_D, BLOCK_R, BLOCK_V,
+                v_place, r_block, r_place, s_block, s_place, kv_head * s_head, PAGED, LATENT, CAUSAL, WINDOW, SOFTCAP,
+                WIDE, PARTS, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_V,
             )  # fmt: skip
             top, total, made = merged(top, total, made, found[0], found[1], found[2])
             chunk += 1
@@ -186,6 +192,7 @@ class Keys:
     table: Tensor | None = None
     starts: Tensor | None = None
     rope: Tensor | None = None
+    scales: tuple[Tensor, Tensor] | None = None
 
     @property
     def paged(self) -> bool:
@@ -198,12 +205,15 @@ class Keys:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Strides by block, place and head of keys and values, and by block and place of rotary keys."""
+        """Strides by block, place and head of keys, values and scales; of rotary keys by block and place only."""
         for pages in (self.k, self.v):
             if pages.numel() and pages.stride(-1) != 1:
                 raise ValueError("keys and values must keep the elements of a head side by side")
         lead = [x.stride()[:3] if self.paged else (0, *x.stride()[:2]) for x in (self.k, self.v)]
-        return *lead[0], *lead[1], *((0, 0) if self.rope is None else self.rope.stride()[:2])
+        if self.scales is not None and self.scales[0].stride() != self.scales[1].stride():
+            raise ValueError("the scales of keys and of values must lie alike")
+        rope = (0, 0) if self.rope is None else self.rope.stride()[:2]
+        return *lead[0], *lead[1], *rope, *((0, 0, 0) if self.scales is None else self.scales[0].stride())
 
 
 def _tile(wide: bool, width: int, group: int) -> dict[str, int]:
@@ -237,7 +247,7 @@ def attend(
     `exact` keeps all bits of exponentials where they meet values of bfloat16, and so long sums have closer bounds.
 
     Raises:
-        ValueError: the elements of a head are not side by side in the cache.
+        ValueError: the elements of a head are not side by side in the cache, or its scales lie apart.
     """
     (tokens, heads, k_dim), v_dim, latent = q.shape, keys.v.shape[-1], q_rope is not None
     out = torch.empty((tokens, heads, v_dim), dtype=q.dtype, device=q.device)
@@ -258,8 +268,8 @@ def attend(
     )
     launch(
         attention_kernel, (lines, kv_heads, chunks if split else 1), q.contiguous(),
-        None if q_rope is None else q_rope.contiguous(), keys.k, keys.rope, keys.v, out, lse, tops, totals, sums,
-        query_start.contiguous(), keys.lengths, keys.starts, keys.table, sinks,
+        None if q_rope is None else q_rope.contiguous(), keys.k, keys.rope, keys.v, *(keys.scales or (None, None)),
+        out, lse, tops, totals, sums, query_start.contiguous(), keys.lengths, keys.starts, keys.table, sinks,
         None if bias is None else bias.contiguous(), tokens, seqs, heads, k_dim, rope, v_dim, keys.k.shape[1],
         0 if keys.table is None else keys.table.stride(0), 0 if bias is None else bias.shape[-1], scale, window or 0,
         softcap or 0.0, *keys.steps, GROUP=group, PAGED=keys.paged, LATENT=latent, SPLIT=split, CAUSAL=causal,
@@ -311,7 +321,8 @@ def register_attention(registry: KernelRegistry, suffix: str, exact: bool, prior
     ) -> tuple[Tensor, Tensor]:
         lengths, table, sunk = _contiguous(seq_lens, block_table, sinks)
         how: dict[str, Any] = {"scale": scale, "window": window, "softcap": softcap, "causal": causal, "exact": exact}
-        return attend(q, Keys(cache.k, cache.v, lengths, table), query_start, sunk, bias, **how)
+        scales = (cache.k_scale, cache.v_scale) if isinstance(cache, TorchQuantizedKV) else None
+        return attend(q, Keys(cache.k, cache.v, lengths, table, scales=scales), query_start, sunk, bias, **how)
 
     @registry.register(ops.sdpa_varlen, name=f"triton_sdpa_varlen{suffix}", dtypes=FLOATS, priority=priority)
     def sdpa_varlen(

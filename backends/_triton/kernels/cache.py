@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
 from xinheng.core import ops
 
-from ..._torch.handles import TorchPagedKV, TorchPagedLatent
+from ..._torch.handles import TorchPagedKV, TorchPagedLatent, TorchQuantizedKV
 from ..launch import launch, power, tiles
+from .quantization import coded, divisor_of
 from .registry import FLOATS, TRITON_KERNELS, readable
 from .rotary import turned
 from .scalar import inverse_root, narrow, sum_of, widen
@@ -42,6 +45,23 @@ def write_kernel(
     tl.store(pages + at[:, None] + column, narrow(widen(value), pages.dtype.element_ty), there)
 
 
+@triton.jit(do_not_specialize=["rows"])
+def write_codes_kernel(
+    pages, scales, new, slots, rows, size, heads, width, block_step, place_step, head_step, s_block, s_place, s_head,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The same as codes of eight bits, with the scale of each head."""
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    slot = tl.load(slots + row // heads, row < rows, -1).to(tl.int64)
+    column = tl.arange(0, BLOCK)[None, :]
+    there = (slot >= 0)[:, None] & (column < width)
+    value = widen(tl.load(new + row[:, None] * width + column, there, 0.0))
+    divisor = divisor_of(tl.abs(value))
+    at = slot // size * block_step + slot % size * place_step + row % heads * head_step
+    tl.store(pages + at[:, None] + column, coded(value, divisor), there)
+    tl.store(scales + slot // size * s_block + slot % size * s_place + row % heads * s_head, divisor, slot >= 0)
+
+
 @triton.jit
 def latent_kernel(
     kv, weight, cos, sin, latents, ropes, slots, dim, rope, half, eps,
@@ -71,22 +91,25 @@ def latent_kernel(
         tl.store(ropes + slot * rope + rest, tl.load(row + dim + rest, kept, 0.0), kept)
 
 
-def _write(pages: Tensor, new: Tensor, slots: Tensor) -> None:
+def _write(pages: Tensor, new: Tensor, slots: Tensor, scales: Tensor | None = None) -> None:
     """New [tokens, heads, width] into pages [blocks, block_size, heads, width] whose heads are contiguous."""
     if pages.stride(-1) != 1:
         raise ValueError("pages must keep the elements of a head side by side")
     (tokens, heads, width), block = new.shape, power(new.shape[-1], 16)
     rows, height = tokens * heads, max(1, 1024 // block)
-    launch(
-        write_kernel, (tiles(rows, height),), pages, new.contiguous(), slots.contiguous(), rows, pages.shape[1], heads,
-        width, *pages.stride()[:3], ROWS=height, BLOCK=block,
-    )  # fmt: skip
+    given = new.contiguous(), slots.contiguous(), rows, pages.shape[1], heads, width, *pages.stride()[:3]
+    how: dict[str, Any] = {"ROWS": height, "BLOCK": block}
+    if scales is None:
+        launch(write_kernel, (tiles(rows, height),), pages, *given, **how)
+    else:
+        launch(write_codes_kernel, (tiles(rows, height),), pages, scales, *given, *scales.stride(), **how)
 
 
 @TRITON_KERNELS.register(ops.write_cache, name="triton_write_cache", dtypes=FLOATS, when=readable)
 def write_cache(cache: TorchPagedKV, k: Tensor, v: Tensor, slots: Tensor) -> TorchPagedKV:
-    _write(cache.k, k, slots)
-    _write(cache.v, v, slots)
+    k_scale, v_scale = (cache.k_scale, cache.v_scale) if isinstance(cache, TorchQuantizedKV) else (None, None)
+    _write(cache.k, k, slots, k_scale)
+    _write(cache.v, v, slots, v_scale)
     return cache
 
 

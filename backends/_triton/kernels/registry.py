@@ -18,5 +18,7 @@ FLOATS = frozenset({float32, float16, bfloat16})
 def readable(node: Node) -> bool | str:
     """The kernels read caches of this scheme."""
     cache = node.operand("cache")
-    coding = cache.type["scheme"] if cache is not None and isinstance(cache.type, StateType) else None
-    return coding in {kind.name for kind in FLOATS} or f"reads caches of float32, float16 and bfloat16, not {coding}"
+    if cache is None or not isinstance(cache.type, StateType):
+        return "reads caches only"
+    known = cache.type.quantized or cache.type["scheme"] in {kind.name for kind in FLOATS}
+    return known or f"reads caches of float32, float16, bfloat16 and int8, not {cache.type['scheme']}"

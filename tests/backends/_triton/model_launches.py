@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from xinheng.backends._torch.handles import DTYPES, NAMES, TorchPagedKV, TorchPagedLatent, TorchWeight
+from xinheng.backends._torch.handles import DTYPES, NAMES, TorchPagedKV, TorchPagedLatent, TorchQuantizedKV, TorchWeight
 from xinheng.backends._torch.plane_part import plane_part
 from xinheng.backends._triton.kernels import (
     TRITON_KERNELS,
@@ -120,6 +120,11 @@ def caches(kind: torch.dtype) -> Iterator[Call]:
         held = TorchPagedKV(x(9, 16, 8, width), x(9, 16, 8, width))
         table, q = empty(8, wide, kind=INT), x(8, 32, width)
         yield lambda q=q, held=held, table=table: call(ops.paged_attention, q, held, *where, table, scale=0.1)  # type: ignore[misc]
+    scales = empty(9, 16, 8, kind=FLOAT), empty(9, 16, 8, kind=FLOAT)
+    codes = empty(9, 16, 8, 128, kind=torch.int8), empty(9, 16, 8, 128, kind=torch.int8)
+    coded = TorchQuantizedKV(*codes, *scales)
+    yield lambda: cache.write_cache(coded, x(8, 8, 128), x(8, 8, 128), slots)
+    yield lambda: call(ops.paged_attention, x(8, 32, 128), coded, *where, empty(8, 64, kind=INT), scale=0.1)
     table = empty(8, 256, kind=INT)
     how = {"scale": 0.1, "window": 512, "softcap": 50.0}
     yield lambda: call(ops.paged_attention, x(8, 32, 128), pages, *where, table, x(32), **how)
