@@ -295,6 +295,10 @@ def _workspace(q: Tensor, count: int, width: int) -> tuple[Tensor, Tensor, Tenso
     return room(count), room(count), room(count, width)
 
 
+def _scales(cache: TorchPagedKV) -> tuple[Tensor, Tensor] | None:
+    return (cache.k_scale, cache.v_scale) if isinstance(cache, TorchQuantizedKV) else None
+
+
 def _contiguous(*given: Tensor | None) -> tuple[Any, ...]:
     return tuple(None if x is None else x.contiguous() for x in given)
 
@@ -321,8 +325,7 @@ def register_attention(registry: KernelRegistry, suffix: str, exact: bool, prior
     ) -> tuple[Tensor, Tensor]:
         lengths, table, sunk = _contiguous(seq_lens, block_table, sinks)
         how: dict[str, Any] = {"scale": scale, "window": window, "softcap": softcap, "causal": causal, "exact": exact}
-        scales = (cache.k_scale, cache.v_scale) if isinstance(cache, TorchQuantizedKV) else None
-        return attend(q, Keys(cache.k, cache.v, lengths, table, scales=scales), query_start, sunk, bias, **how)
+        return attend(q, Keys(cache.k, cache.v, lengths, table, scales=_scales(cache)), query_start, sunk, bias, **how)
 
     @registry.register(ops.sdpa_varlen, name=f"triton_sdpa_varlen{suffix}", dtypes=FLOATS, priority=priority)
     def sdpa_varlen(
