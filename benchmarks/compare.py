@@ -25,6 +25,8 @@ from summary import summary
 from xinheng.engine.bench.machine import machine
 
 PHASES = ("decode", "prefill", "batch", "requests", "cold", "contexts", "batches", "prompts")
+TEXT = "The tide mill turns when the sea goes out, and twice a day it stands still."
+"""What a cold start reads: tokenizers are a part of it."""
 PAUSE = 0.3  # seconds in which the threads of the engine before stop spinning
 
 
@@ -143,20 +145,22 @@ class Comparison:
         print(f"{turn} {what:16s} {peer:36s} {told}{' DISTURBED' if disturbed else ''}", flush=True)
 
     def cold(self) -> None:
-        """From the start of a process to its first token, and the most memory it takes after a decode."""
+        """From the start of a process until it has read a text and made a token; the most memory after a decode."""
         for turn in range(self.args.rounds):
             for spec in self.chosen("cold"):
                 time.sleep(PAUSE)
                 peer = PeerProcess(spec, self.args.threads, 1, self.args.window, self.log)
                 answer = peer.ready
                 if not peer.failed:
+                    read = peer.ask(do="read", text=TEXT)
                     first = peer.ask(do="prefill", tokens=16)
                     cold = time.perf_counter() - peer.started
                     after = peer.ask(do="decode", context=self.args.context, tokens=16)
                     memory = {k: after[k] for k in ("peak_rss", "rss", "anonymous_rss") if k in after}
                     answer = {"cold_seconds": cold, "load_seconds": peer.ready["load_seconds"], **memory}
                     answer["foreign"] = first.get("foreign", 0.0)
-                    answer |= {"error": first["error"]} if "error" in first else {}
+                    failed = next((step["error"] for step in (read, first) if "error" in step), "")
+                    answer |= {"error": failed} if failed else {"read_seconds": read["seconds"]}
                 peer.end()
                 self.take("cold", turn, "cold", spec.name, answer)
 

@@ -21,11 +21,15 @@ class Transformers(GeneratingPeer):
         folder, given = args.model, {}
         if args.model.endswith(".gguf"):
             folder, given["gguf_file"] = os.path.split(os.path.abspath(args.model))
-        kind = getattr(torch, args.dtype)
+        self.folder, kind = folder, getattr(torch, args.dtype)
         self.model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=kind, **given).eval()
 
     def about(self) -> dict[str, Any]:
         return {"version": transformers.__version__, "torch": torch.__version__}
+
+    def ids(self, text: str) -> list[int]:
+        found: list[int] = transformers.AutoTokenizer.from_pretrained(self.folder)(text)["input_ids"]
+        return found
 
     def generate(self, sequences: int, context: int, tokens: int) -> dict[str, Any]:
         ids = torch.tensor(self.prompts(sequences, context))

@@ -68,6 +68,13 @@ class Llama(Peer):
             told["system"] = self.api.llama_print_system_info().decode()[:400]
         return told
 
+    def ids(self, text: str) -> list[int]:
+        api, given = self.api, text.encode()
+        room = (api.llama_token * (len(given) + 2))()
+        of = api.llama_model_get_vocab(self.model) if hasattr(api, "llama_model_get_vocab") else self.model
+        count = api.llama_tokenize(of, given, len(given), room, len(room), True, False)
+        return list(room[:count])
+
     def _clear(self) -> None:
         if hasattr(self.api, "llama_memory_clear"):
             self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)

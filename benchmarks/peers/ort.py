@@ -24,6 +24,9 @@ class ONNXRuntime(GeneratingPeer):
     def about(self) -> dict[str, Any]:
         return {"version": runtime.__version__}
 
+    def ids(self, text: str) -> list[int]:
+        return list(map(int, runtime.Tokenizer(self.model).encode(text)))
+
     def generate(self, sequences: int, context: int, tokens: int) -> dict[str, Any]:
         params, length = runtime.GeneratorParams(self.model), context + tokens + 1
         params.set_search_options(max_length=length, min_length=length, do_sample=False, batch_size=sequences)

@@ -36,6 +36,9 @@ class Ours(Peer):
         receipt = [[line["op"], line["kernel"], line["count"]] for line in info.receipt["lines"]]
         return {"version": xinheng.__version__, "numerics": info.numerics, "dtype": info.dtype, "kernels": receipt}
 
+    def ids(self, text: str) -> list[int]:
+        return self.llm.tokenizer.encode(text)
+
     def _add(self, prompts: list[list[int]], tokens: int) -> list[str]:
         params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
         return [self.llm.engine.add(prompt, params) for prompt in prompts]

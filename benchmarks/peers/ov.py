@@ -40,6 +40,11 @@ class OpenVINO(Peer):
     def about(self) -> dict[str, Any]:
         return {"version": openvino_genai.get_version()}
 
+    def ids(self, text: str) -> list[int]:
+        pipeline = self.many if self.single is None else self.single
+        found: list[int] = pipeline.get_tokenizer().encode(text).input_ids.data[0].tolist()
+        return found
+
     def _config(self, tokens: int) -> Any:
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens = config.min_new_tokens = tokens

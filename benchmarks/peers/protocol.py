@@ -7,6 +7,7 @@ request per line and answers each with one line:
     {"do": "prefill", "tokens": 512}                                until the first token is known
     {"do": "batch", "sequences": 8, "context": 128, "tokens": 64}   decode steps of sequences that run together
     {"do": "requests", "count": 32, "context": 128, "tokens": 128}  requests handed in at once, until the last has ended
+    {"do": "read", "text": "Once upon a time"}                      the ids of a text; `tokens` says how many
     {"do": "quit"}
 
 An answer holds `seconds` and `tokens` (those whose time `seconds` is), or `error`, and always the memory that the
@@ -51,6 +52,15 @@ class Peer:
 
     def prefill(self, tokens: int) -> dict[str, Any]:
         raise NotImplementedError
+
+    def ids(self, text: str) -> list[int]:
+        """The ids of a text, by the tokenizer that comes with the model."""
+        raise NotImplementedError
+
+    def read(self, text: str) -> dict[str, Any]:
+        began = now()
+        count = len(self.ids(text))
+        return {"seconds": now() - began, "tokens": count}
 
     def batch(self, sequences: int, context: int, tokens: int) -> dict[str, Any]:
         return {"error": "this engine has no batches"}
