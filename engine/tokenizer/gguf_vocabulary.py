@@ -6,7 +6,8 @@ Keys and token types are those of the GGUF specification (ggml-org/ggml, docs/gg
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from xinheng.core.errors import ModelError
 
 from .control_tokens import ALWAYS_CONTROL, ControlToken, ends_turn
 from .pretokenizers import PreTokenizer, pretokenizer
-from .vocabulary import Vocabulary, is_control
+from .vocabulary import TextEncoder, Vocabulary, is_control
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 _PREFIX = "tokenizer.ggml."
@@ -53,8 +54,8 @@ class _Table:
         types = self.array("token_type", default=[_NORMAL] * len(self.tokens))
         if len(types) != len(self.tokens):
             raise ModelError(f"tokenizer.ggml.token_type has {len(types)} entries for {len(self.tokens)} tokens")
-        self.types = list(map(int, types))
-        self._kinds = np.array(self.types, np.int64)
+        self._kinds = np.array(types, np.int64)
+        self.types: list[int] = self._kinds.tolist()
         self.ids = self._unique_ids()
         self.marks = [self.id(name) for name in ("bos", "eos", "eot", "eom")]
         self.controls = tuple(self._controls())
@@ -86,7 +87,7 @@ class _Table:
         return bool(self.get(name, default))
 
     def _unique_ids(self) -> dict[str, int]:
-        ids = {token: index for index, token in enumerate(self.tokens)}
+        ids = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
         if len(ids) != len(self.tokens):
             double = [token for token, count in Counter(self.tokens).items() if token and count > 1]
             if double:
@@ -149,24 +150,24 @@ def _byte_level(table: _Table, pre: str | None) -> Vocabulary:
         )
     rule: PreTokenizer = pretokenizer(str(name))
     vocabulary = table.ordinary((_NORMAL, _USER_DEFINED, _UNUSED, 0))
-    # A merge that yields or needs a control token would let text become one.
     controls = {table.tokens[index] for index in table.control_ids}
-    allowed = [
-        (left, right)
-        for left, right in _merges(table.array("merges"))
-        if left not in controls and right not in controls and left + right not in controls
-    ]
-    encoder = Encoder(_bpe(vocabulary, allowed, ignore_merges=rule.ignore_merges))
-    if (normalizer := rule.normalizer()) is not None:
-        encoder.normalizer = normalizer
-    encoder.pre_tokenizer = rule.build()
-    table.add_user_defined(encoder)
-    bos = table.marks[0]
+    merges = _merges(table.array("merges"), vocabulary, controls)
+
+    def make() -> Encoder:
+        pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+        encoder = Encoder(BPE(vocab=vocabulary, merges=pairs, ignore_merges=rule.ignore_merges))
+        if (normalizer := rule.normalizer()) is not None:
+            encoder.normalizer = normalizer
+        encoder.pre_tokenizer = rule.build()
+        table.add_user_defined(encoder)
+        return encoder
+
+    text, bos = TextEncoder(make), table.marks[0]
     return Vocabulary(
         tokens=table.tokens,
         spelling="byte_level",
-        head=encoder,
-        tail=encoder,
+        head=text,
+        tail=text,
         controls=table.controls,
         literal=table.control_ids | frozenset(table.user_defined),
         bos_id=bos,
@@ -177,19 +178,40 @@ def _byte_level(table: _Table, pre: str | None) -> Vocabulary:
     )
 
 
-def _merges(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _merges(texts: list[str], vocabulary: Mapping[str, int], controls: Container[str]) -> list[str]:
+    """The merges of a file, without those that need or yield a control token: they would let text become one.
+
+    Raises ModelError for what is not two pieces, and for pieces that are neither in `vocabulary` nor control tokens.
+    """
+    if _all_known(texts, vocabulary):
+        return texts
+    kept = []
     for text in texts:
         left, _, right = text.partition(" ")
         if not left or not right:
             raise ModelError(f"tokenizer.ggml.merges holds {text!r}, which is not two pieces divided by a space")
-        yield left, right
+        pieces = (left, right, left + right)
+        if any(piece in controls for piece in pieces):
+            continue
+        if missing := [piece for piece in pieces if piece not in vocabulary]:
+            raise ModelError(
+                f"the tokenizer's merges do not fit its tokens: {missing[0]!r} of merge {text!r} is none of them; "
+                "convert the model again"
+            )
+        kept.append(text)
+    return kept
 
 
-def _bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> BPE:
-    try:
-        return BPE(vocab=vocabulary, merges=merges, **options)
-    except Exception as error:
-        raise ModelError(f"the tokenizer's merges do not fit its tokens: {error}; convert the model again") from error
+def _all_known(texts: list[str], vocabulary: Mapping[str, int]) -> bool:
+    """Whether all merges are two pieces in `vocabulary`, which has no control tokens, and so is what they yield.
+
+    Without a loop of Python: files have some hundred thousand merges.
+    """
+    known = vocabulary.__contains__
+    if not all(map((1).__eq__, map(str.count, texts, repeat(" ")))):
+        return False
+    yielded = map(str.replace, texts, repeat(" "), repeat(""))
+    return all(map(known, " ".join(texts).split(" "))) and all(map(known, yielded))
 
 
 def _sentencepiece(table: _Table) -> Vocabulary:
@@ -197,7 +219,6 @@ def _sentencepiece(table: _Table) -> Vocabulary:
     if len(scores) != len(table.tokens):
         raise ModelError(f"tokenizer.ggml.scores has {len(scores)} entries for {len(table.tokens)} tokens")
     pieces = table.ordinary((_NORMAL, _UNUSED, 0))
-    merges = merges_from_scores(pieces, scores)
     byte_tokens = {index: _byte(table.tokens[index]) for index, kind in enumerate(table.types) if kind == _BYTE}
     unknown = table.id("unknown", default=0 if table.types and table.types[0] == _UNKNOWN else None)
     vocabulary = pieces | table.ordinary((_BYTE, _USER_DEFINED))
@@ -205,18 +226,22 @@ def _sentencepiece(table: _Table) -> Vocabulary:
     if unknown is not None:
         options |= {"unk_token": table.tokens[unknown], "fuse_unk": True}
         vocabulary[table.tokens[unknown]] = unknown
-    encoder = Encoder(_bpe(vocabulary, merges, **options))
     leading_space = table.flag("add_space_prefix", True)
-    replace = Replace(" ", "\u2581")
-    encoder.normalizer = Normalizers([Prepend("\u2581"), replace]) if leading_space else replace
-    # With the space in front, a token would be looked for with that space.
-    table.add_user_defined(encoder, normalized=not leading_space)
-    bos, eos = table.id("bos", default=1), table.id("eos", default=2)
+
+    def make() -> Encoder:
+        encoder = Encoder(BPE(vocab=vocabulary, merges=merges_from_scores(pieces, scores), **options))
+        replace = Replace(" ", "\u2581")
+        encoder.normalizer = Normalizers([Prepend("\u2581"), replace]) if leading_space else replace
+        # With the space in front, a token would be looked for with that space.
+        table.add_user_defined(encoder, normalized=not leading_space)
+        return encoder
+
+    text, bos, eos = TextEncoder(make), table.id("bos", default=1), table.id("eos", default=2)
     return Vocabulary(
         tokens=table.tokens,
         spelling="sentencepiece",
-        head=encoder,
-        tail=encoder,
+        head=text,
+        tail=text,
         controls=table.controls,
         literal=table.control_ids | frozenset(table.user_defined),
         byte_tokens=byte_tokens,

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Encoder
 from xinheng.core.errors import FormatError, ModelError
 
 from .control_tokens import ALWAYS_CONTROL, ControlToken, ends_turn
-from .vocabulary import Spelling, Vocabulary, is_control
+from .vocabulary import Spelling, TextEncoder, Vocabulary, is_control
 
 _JSON = dict[str, Any]
 
@@ -48,8 +48,8 @@ def json_vocabulary(path: Path, config: Mapping[str, Any]) -> Vocabulary:
     return Vocabulary(
         tokens=tokens,
         spelling=spelling,
-        head=head,
-        tail=tail,
+        head=TextEncoder(lambda: head),
+        tail=TextEncoder(lambda: tail),
         controls=controls,
         literal=frozenset(int(token["id"]) for token in added) | frozenset(ids.values()),
         byte_tokens=_byte_tokens(model) if spelling == "sentencepiece" else {},

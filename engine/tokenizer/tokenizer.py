@@ -182,7 +182,7 @@ class Tokenizer:
             return []
         encoder = self._vocabulary.head if before is None else self._vocabulary.tail
         try:
-            return encoder.encode(text, add_special_tokens=False).ids
+            return encoder.encode(text)
         except TypeError as error:
             position = next((i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff"), None)
             if position is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 from typing import Literal
 
 from tokenizers import Tokenizer as Encoder
@@ -24,6 +26,31 @@ def byte_alphabet() -> dict[str, int]:
 _BYTES = byte_alphabet()
 
 
+class TextEncoder:
+    """Ids of ordinary text. The library's tables are made for the first text: a prompt of ids needs none.
+
+    `make` must not fail for what is wrong with a file: whoever reads the file has checked its tables before.
+    """
+
+    def __init__(self, make: Callable[[], Encoder]) -> None:
+        self._make: Callable[[], Encoder] | None = make
+        self._encoder: Encoder | None = None
+        self._lock = Lock()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text`; TypeError if it is not Unicode."""
+        encoder = self._encoder or self._made()
+        ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _made(self) -> Encoder:
+        with self._lock:
+            if self._make is not None:
+                self._encoder, self._make = self._make(), None  # and the tables it was made of go
+        assert self._encoder is not None
+        return self._encoder
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """A tokenizer's tables.
@@ -36,8 +63,8 @@ class Vocabulary:
 
     tokens: tuple[str, ...]
     spelling: Spelling
-    head: Encoder
-    tail: Encoder
+    head: TextEncoder
+    tail: TextEncoder
     controls: tuple[ControlToken, ...]
     literal: frozenset[int] = frozenset()
     byte_tokens: dict[int, int] = field(default_factory=dict)

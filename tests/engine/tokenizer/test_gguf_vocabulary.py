@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers.models import BPE
 
 from xinheng.core.errors import ModelError
-from xinheng.engine.tokenizer import Tokenizer
+from xinheng.engine.tokenizer import Tokenizer, gguf_vocabulary
 from xinheng.engine.tokenizer.gguf_vocabulary import merges_from_scores
 
 Make = Callable[..., dict[str, Any]]
@@ -211,3 +212,22 @@ def test_merges_from_scores_order() -> None:
     scores = [0.0, 0.0, 0.0, -2.0, -1.0, -3.0, -1.0, -4.0, -4.0]
     best = [("b", "c"), ("a", "a"), ("a", "b"), ("ab", "c"), ("a", "bc")]
     assert merges_from_scores(pieces, scores) == [*best, ("abc", "a"), ("c", "aa")], "of one score, the longest left"
+
+
+def test_tables_of_text_are_made_for_the_first_text(byte_level: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(gguf_vocabulary, "BPE", lambda **tables: made.append(len(tables["merges"])) or BPE(**tables))
+    metadata = byte_level()
+    tokenizer = Tokenizer.from_gguf(metadata)
+    assert tokenizer.decode([tokenizer.id("h")]) == "h"
+    assert made == []
+    assert pieces(tokenizer, "hello") + pieces(tokenizer, "hello") == [b"hello"] * 2
+    assert made == [len(metadata[KEY + "merges"])]
+
+
+@pytest.mark.parametrize("merge", ["", " ", "h", " h", "h ", "h e l"])
+def test_merges_are_checked_before_any_text(byte_level: Make, merge: str) -> None:
+    metadata = byte_level()
+    metadata[KEY + "merges"].append(merge)
+    with pytest.raises(ModelError, match="merge"):
+        Tokenizer.from_gguf(metadata)
