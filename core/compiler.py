@@ -52,7 +52,8 @@ def compile(
 def _compile(graph: Graph, placer: Placer, bounds: Mapping[str, int]) -> Executable:
     """Lower a graph to what the device has and hand it over, in parts if it needs several devices."""
     device = placer.device
-    lowered = simplify(fuse(decompose(graph, placer.keeps), placer.fusible, placer.overrides))
+    expanded = decompose(graph, placer.keeps)
+    lowered = simplify(fuse(expanded, placer.fusible, placer.overrides))
     choices = placer.place(lowered)
     executable: Executable
     if all(choice.device is device for choice in choices.values()):
@@ -62,5 +63,6 @@ def _compile(graph: Graph, placer: Placer, bounds: Mapping[str, int]) -> Executa
         made = [p.place.compile(p.graph, [choices[id(node)] for node in p.nodes], bounds) for p in parts]
         executable = PartitionedExecutable(lowered, device, made, bounds)
     notes = (*executable.receipt.notes, *device.notes())
-    executable.receipt = replace(executable.receipt, decomposed=placer.decomposed(graph), notes=notes)
+    decomposed = () if expanded is graph else placer.decomposed(graph)
+    executable.receipt = replace(executable.receipt, decomposed=decomposed, notes=notes)
     return executable

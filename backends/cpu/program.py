@@ -150,6 +150,9 @@ class Planner:
         self.limits = {**{n: s.maximum for n, s in graph.symbols().items() if s.maximum is not None}, **bounds}
         self.program = Program()
         self.done: set[int] = set()
+        operands = (value for node in graph.nodes for value in node.operands)
+        self.read = {id(value) for value in (*graph.outputs.values(), *operands)}
+        """Identities of the values that a node or the caller reads."""
         self._free: list[tuple[int, int]] = []
         self._held: dict[int, list[tuple[int, int]]] = {}
         self._root: dict[int, int] = {}

@@ -78,8 +78,7 @@ def paged_attention(plan: Planner, node: Node) -> None:
 
 def _is_read(plan: Planner, value: Value) -> bool:
     """Whether anything wants to know a value; the kernel spares the logarithms that nobody reads."""
-    wanted = (*plan.graph.outputs.values(), *(x for node in plan.graph.nodes for x in node.operands))
-    return any(x is value for x in wanted)
+    return id(value) in plan.read
 
 
 def _strides(plan: Planner, cache: Value, part: int) -> list[Argument]:
