@@ -56,6 +56,7 @@ class PeerProcess:
         command = [python, str(PEERS / spec.driver), "--model", str(spec.path), "--threads", str(threads)]
         command += ["--sequences", str(sequences), "--context", str(context), *spec.args]
         env = dict(os.environ, OMP_NUM_THREADS=str(threads), TOKENIZERS_PARALLELISM="false", **spec.env)
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # a cold start is not the first one ever: modules are compiled
         self.spec, self.started = spec, time.perf_counter()
         try:
             self._process: subprocess.Popen[str] | None = subprocess.Popen(

@@ -38,6 +38,7 @@ class AsyncLLM:
 
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
+        llm.tokenizer.prepare()  # no request shall wait for it
         self._wake = threading.Condition()
         self._inbox: list[Callable[[], None]] = []
         self._streams: dict[str, _Stream] = {}

@@ -54,6 +54,11 @@ class Tokenizer:
         """
         return cls(gguf_vocabulary(metadata, pre))
 
+    def prepare(self) -> None:
+        """Build the tables that the first text would wait for."""
+        for encoder in (self._vocabulary.head, self._vocabulary.tail):
+            encoder.encode(" ")
+
     @property
     def vocab_size(self) -> int:
         """One more than the largest id."""
