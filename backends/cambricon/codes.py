@@ -4,6 +4,7 @@ A value there is code * scale, with a code of 4 or 8 bits and one scale per 64 t
 zero point. Ours are scale * (q - zero): the difference is the code where it has room. So 4-bit codes with any zero
 point fit into 8 bits, and into 4 where all zero points are 8, as those of symmetric GPTQ. 8-bit codes fit where zero
 points are 128, or happen to leave room. Groups of 32, such as those of Q4_0 and Q8_0, are narrower than a group there.
+The layout is that of vllm-mlu's GPTQ method: two codes of 4 bits share a byte, the even column in the low half.
 """
 
 from __future__ import annotations

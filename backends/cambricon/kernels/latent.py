@@ -1,4 +1,8 @@
-"""Attention over cached latents (MLA in absorbed form) by the decode function, whose values may be part of its keys."""
+"""Attention over cached latents (MLA in absorbed form) by the decode function, whose values may be part of its keys.
+
+Without a cache of values those are the first `head_size_v` numbers of each key (torch_mlu_ops 1.12). Releases without
+this parameter keep plain torch.
+"""
 
 from __future__ import annotations
 
