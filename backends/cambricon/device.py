@@ -61,9 +61,10 @@ class CambriconDevice(AcceleratorDevice):
             arithmetic=Arithmetic(depth=ANY_ORDER, determinism=determinism),
         )
         super().__init__(spec, name, device, capabilities, collective="cncl", graph="MLUGraph")
-        self.chip, self.functions, self.step = chip, Functions(library), Step()
+        self.chip, self.functions = chip, Functions(library)
         self.joint_latents = self.functions.takes("single_query_cached_kv_attn", "head_size_v")
         self._graph: Graph | None = None
+        self._step: Step | None = None
         self._readers: dict[str, set[str]] = {}
         register_kernels(self)
 
@@ -78,11 +79,16 @@ class CambriconDevice(AcceleratorDevice):
             for value in node.operands:
                 if value is not None and value.kind == "parameter":
                     self._readers.setdefault(value.name, set()).add(choice.kernel.name)
-        self._graph, self.step = graph, Step()
+        self._graph, self._step = graph, Step()
         try:
             return super().compile(graph, placement, bounds)
         finally:
-            self._graph = None
+            self._graph = self._step = None
+
+    @property
+    def step(self) -> Step:
+        """What the nodes share that are being planned: those of the graph that is being compiled, or one alone."""
+        return self._step or Step()
 
     def reads(self, value: Value) -> bool:
         """Whether the graph that is being compiled reads a value; True for all where none is."""
