@@ -16,6 +16,8 @@ ROTARY_HEAD = 256
 """The widest head of `apply_rotary`."""
 GROUP, GROUP_BF16 = 128, 256
 """Queries per key head in one decode call: Sq * Hq / Hkv, with a cache of float16 and of bfloat16."""
+CODE_GROUPS = frozenset({64, 128, 256, 512})
+"""Columns that may share a scale in products with weights of 4 and 8 bits, as vllm-mlu's GPTQ and AWQ methods list."""
 FIRST_BFLOAT16 = 5
 """The major number of the first generation that computes in bfloat16."""
 

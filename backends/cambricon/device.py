@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from xinheng.core.hal import ANY_ORDER, Arithmetic, Capabilities, DeviceOptions
+from xinheng.core.errors import OutOfMemory
+from xinheng.core.hal import (
+    ANY_ORDER,
+    Arithmetic,
+    Buffer,
+    Capabilities,
+    DeviceOptions,
+    Executable,
+    Placement,
+    StateSpace,
+    WeightSource,
+)
+from xinheng.core.ir.dtype import dtype, int8
+from xinheng.core.ir.graph import Graph, Value
+from xinheng.core.ir.types import StateType
 
 from .._torch.accelerator import AcceleratorDevice
+from .._torch.handles import DTYPES
 from .chips import PREFILL_BLOCK, Chip
+from .codes import coded, known
 from .functions import Functions
+from .handles import CodedRows, JointLatent, MLUWeight, joint
 from .kernels import register_kernels
+from .kernels.linear import CODED_PRODUCTS
+from .step import Step
 
 
 class CambriconDevice(AcceleratorDevice):
@@ -41,13 +62,66 @@ class CambriconDevice(AcceleratorDevice):
         )
         super().__init__(spec, name, device, capabilities, collective="cncl", graph="MLUGraph")
         self.chip, self.functions = chip, Functions(library)
-        register_kernels(self.kernels, self.functions)
+        self.joint_latents = self.functions.takes("single_query_cached_kv_attn", "head_size_v")
+        self._graph: Graph | None = None
+        self._step: Step | None = None
+        self._readers: dict[str, set[str]] = {}
+        register_kernels(self)
 
     def notes(self) -> tuple[str, ...]:
         if not self.functions.installed:
             return ("torch_mlu_ops is not installed: all kernels are those of plain torch",)
         lost = self.functions.lacking()
         return (f"this torch_mlu_ops has no {', '.join(lost)}: plain torch runs instead",) if lost else ()
+
+    def compile(self, graph: Graph, placement: Placement, bounds: Mapping[str, int]) -> Executable:
+        for node, choice in zip(graph.nodes, placement, strict=True):
+            for value in node.operands:
+                if value is not None and value.kind == "parameter":
+                    self._readers.setdefault(value.name, set()).add(choice.kernel.name)
+        self._graph, self._step = graph, Step()
+        try:
+            return super().compile(graph, placement, bounds)
+        finally:
+            self._graph = self._step = None
+
+    @property
+    def step(self) -> Step:
+        """What the nodes share that are being planned: those of the graph that is being compiled, or one alone."""
+        return self._step or Step()
+
+    def reads(self, value: Value) -> bool:
+        """Whether the graph that is being compiled reads a value; True for all where none is."""
+        if self._graph is None:
+            return True
+        operands = (operand for node in self._graph.nodes for operand in node.operands)
+        return any(other is value for other in (*operands, *self._graph.outputs.values()))
+
+    def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
+        """Planes of codes and scales, or signed codes where a weight-only product reads them."""
+        readers = self._readers.get(source.name, set())
+        if not readers & CODED_PRODUCTS or not all(known(part.scheme) for part in source.parts):
+            return super().prepare(source, uses)
+        pieces = []
+        for part in source.parts:
+            made = coded(part)
+            if made is None:
+                plain = super().prepare(source, uses)
+                return replace(plain, layout=f"{plain.layout}; zero points leave no room for signed codes")
+            bits, codes, scale, kind = made
+            pieces.append(CodedRows(self.upload(codes, int8), self.upload(scale, kind), bits))
+        kept = super().prepare(source, uses).parts if readers - CODED_PRODUCTS else ()
+        widths = " and ".join(str(bits) for bits in sorted({piece.bits for piece in pieces}))
+        return MLUWeight(source.shape, kept, f"signed codes of {widths} bits", tuple(pieces))
+
+    def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
+        if type.kind != "paged_latent" or not self.joint_latents or not joint(type):
+            return super().allocate_state(type, space)
+        shape = (space.blocks, space.block_size, type["dim"] + type["rope_dim"])
+        try:
+            return JointLatent(self._cleared(shape, DTYPES[dtype(type["scheme"])]), type["dim"])
+        except (MemoryError, RuntimeError) as error:
+            raise OutOfMemory(f"{self.spec}: no room for {space.blocks} cache blocks: {error}") from error
 
     def _keys(self, shape: tuple[int, int, int, int], kind: torch.dtype) -> torch.Tensor:
         blocks, block, heads, width = shape

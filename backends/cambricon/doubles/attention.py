@@ -10,17 +10,21 @@ from .rules import FLOATS, HALVES, Tensor, floats, indices
 
 
 def reshape_paged_cache(
-    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, *, chip: Chip
+    k: Tensor, v: Tensor | None, k_cache: Tensor, v_cache: Tensor | None, slot_mapping: Tensor, *, chip: Chip
 ) -> None:
     """Write tokens [tokens, heads, width] into caches [blocks, heads, block, width]; a negative slot is skipped."""
     op = "reshape_paged_cache"
     floats(op, chip, {"k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache}, FLOATS)
     indices(op, slot_mapping=slot_mapping)
     require(k_cache.dim() == 4 and k_cache.shape[1] == k.shape[1], op, "caches are [blocks, heads, block, width]")
+    require((v is None) == (v_cache is None), op, "v and v_cache come together")
+    require(v is None or v.shape == k.shape, op, "v must be of the shape of k")
     kept = torch.nonzero(slot_mapping >= 0).reshape(-1)
     at = slot_mapping[kept].long()
     block = k_cache.shape[2]
     for cache, new in ((k_cache, k), (v_cache, v)):
+        if cache is None or new is None:
+            continue
         cache.transpose(1, 2)[at // block, at % block] = new[kept]
 
 
@@ -42,6 +46,7 @@ def flash_attention(
     require(alibi_slope is None and attn_bias is None, op, "the double has no slopes and no bias")
     assert block_tables is not None
     made = torch.empty_like(q) if out is None else out
+    require(made.shape == (*q.shape[:-1], v.shape[-1]), op, "out must be like q, in the width of v")
     lse = torch.full((q.shape[1], q.shape[0]), -torch.inf, dtype=torch.float32)
     starts, ends = cu_seq_lens_q.tolist(), cu_seq_lens_kv.tolist()
     for s in range(len(starts) - 1):
@@ -55,13 +60,29 @@ def flash_attention(
     return (made, lse) if return_lse else made
 
 
-def single_query_cached_kv_attn(
+def decode_1_3(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, out: Tensor, block_tables: Tensor, context_lens: Tensor,
     k_cache_quant_scale: Tensor | None, v_cache_quant_scale: Tensor | None, alibi_slopes: Tensor | None,
     max_context_len: int, windows_size_left: int, windows_size_right: int, softmax_scale: float,
     return_lse: bool = False, *, chip: Chip,
 ) -> tuple[Tensor, Tensor] | Tensor:  # fmt: skip
-    """Queries [sequences, Sq, heads, width], the last positions of each; the log-sum-exp is [sequences, heads, Sq]."""
+    """`single_query_cached_kv_attn` with values in a cache of their own."""
+    return single_query_cached_kv_attn(
+        q, k_cache, v_cache, out, block_tables, context_lens, k_cache_quant_scale, v_cache_quant_scale, alibi_slopes,
+        max_context_len, windows_size_left, windows_size_right, softmax_scale, return_lse, chip=chip,
+    )  # fmt: skip
+
+
+def single_query_cached_kv_attn(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor | None, out: Tensor, block_tables: Tensor, context_lens: Tensor,
+    k_cache_quant_scale: Tensor | None, v_cache_quant_scale: Tensor | None, alibi_slopes: Tensor | None,
+    max_context_len: int, windows_size_left: int, windows_size_right: int, softmax_scale: float,
+    return_lse: bool = False, *, head_size_v: int = -1, chip: Chip,
+) -> tuple[Tensor, Tensor] | Tensor:  # fmt: skip
+    """Queries [sequences, Sq, heads, width], the last positions of each; the log-sum-exp is [sequences, heads, Sq].
+
+    Without `v_cache` values are the first `head_size_v` numbers of keys.
+    """
     op = "single_query_cached_kv_attn"
     floats(op, chip, {"q": q, "k_cache": k_cache, "v_cache": v_cache, "out": out}, HALVES)
     indices(op, block_tables=block_tables, context_lens=context_lens)
@@ -71,7 +92,12 @@ def single_query_cached_kv_attn(
         "q is [sequences, Sq, heads, width], a cache [blocks, heads, block, width]",
     )
     require(k_cache.shape[2] in DECODE_BLOCKS, op, f"blocks of {k_cache.shape[2]} are none of {sorted(DECODE_BLOCKS)}")
-    require(q.shape[-1] in HEADS, op, f"there are no heads of {q.shape[-1]}")
+    width = head_size_v if v_cache is None else v_cache.shape[-1]
+    require(q.shape[-1] == k_cache.shape[-1], op, "queries and keys must be of one width")
+    for size in (q.shape[-1], width):
+        require(size in HEADS, op, f"there are no heads of {size}")
+    require(out.shape == (*q.shape[:-1], width), op, f"out must be like q, with {width} numbers")
+    values = k_cache[..., :width] if v_cache is None else v_cache
     require(windows_size_right == -1, op, "windows_size_right must be -1")
     require(out.data_ptr() != q.data_ptr(), op, "out must not alias q")
     limit = GROUP_BF16 if k_cache.dtype is torch.bfloat16 else GROUP
@@ -87,7 +113,7 @@ def single_query_cached_kv_attn(
         require(length <= max_context_len, op, "a context is longer than max_context_len says")
         if length:
             out[s], lse[s] = _attended(
-                q[s], *_gathered(k_cache, v_cache, block_tables[s], length), softmax_scale, True, windows_size_left
+                q[s], *_gathered(k_cache, values, block_tables[s], length), softmax_scale, True, windows_size_left
             )
     return (out, lse) if return_lse else out
 

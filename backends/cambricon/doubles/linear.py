@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..._torch.emulation import require
-from ..chips import Chip
+from ..chips import CODE_GROUPS, Chip
 from .nn import activated
 from .rules import FLOATS, HALVES, Tensor, floats
 
@@ -31,9 +31,51 @@ def scaled_matmul(
     bias: Tensor | None = None, c: Tensor | None = None, act_mode: str = "none", quant_bit_size: int = 8,
     alpha: float = 1.0, beta: float = 1.0, *, chip: Chip,
 ) -> Tensor:  # fmt: skip
-    """Codes times codes, scaled by row and by column (new releases)."""
-    require(quant_bit_size == 8, "scaled_matmul", "the double takes codes of 8 bits")
-    return _codes_product("scaled_matmul", chip, a, a_scale, b, b_scale, output_dtype, bias, c, act_mode, alpha, beta)
+    """Codes or floats times codes, scaled by row and by column or group (new releases)."""
+    op = "scaled_matmul"
+    if a.dtype is not torch.int8:
+        require(a_scale is None and output_dtype is a.dtype, op, "floats have no a_scale and keep their type")
+        return _weight_only(op, chip, a, b, b_scale, bias, c, act_mode, quant_bit_size, alpha, beta)
+    require(quant_bit_size == 8, op, "the double takes codes of 8 bits")
+    return _codes_product(op, chip, a, a_scale, b, b_scale, output_dtype, bias, c, act_mode, alpha, beta)
+
+
+def weight_only_quant_matmul(
+    a: Tensor, b: Tensor, scale: Tensor, zero: Tensor | None = None, bias: Tensor | None = None,
+    c: Tensor | None = None, act_mode: str = "none", quant_bit_size: int = 8, alpha: float = 1.0, beta: float = 1.0,
+    *, chip: Chip,
+) -> Tensor:  # fmt: skip
+    """Floats times codes (old releases)."""
+    op = "weight_only_quant_matmul"
+    require(zero is None, op, "zero is not supported")
+    return _weight_only(op, chip, a, b, scale, bias, c, act_mode, quant_bit_size, alpha, beta)
+
+
+def _weight_only(
+    op: str, chip: Chip, a: Tensor, b: Tensor, scale: Tensor, bias: Tensor | None, c: Tensor | None, act_mode: str,
+    bits: int, alpha: float, beta: float,
+) -> Tensor:  # fmt: skip
+    floats(op, chip, {"a": a, "bias": bias, "c": c}, HALVES)
+    require(a.dim() == b.dim() == 2, op, "a is [m, k], b is [n, k]")
+    require(b.dtype is torch.int8 and b.is_contiguous() and scale.is_contiguous(), op, "codes are contiguous int8")
+    require(bits in (4, 8), op, f"codes have 4 or 8 bits, not {bits}")
+    columns = a.shape[1]
+    require(b.shape[1] == columns * bits // 8, op, f"b has {b.shape[1]} bytes in a row for {columns} columns")
+    codes = b.double()
+    if bits == 4:  # the even column in the low half, both signed
+        wide = b.to(torch.int32)
+        codes = torch.stack((((wide & 15) ^ 8) - 8, wide >> 4), -1).flatten(1).double()
+    if scale.dim() == 1:
+        require(scale.dtype is torch.float32 and scale.shape == b.shape[:1], op, "a scale per row is float32 [n]")
+        values = codes * scale.double()[:, None]
+    else:
+        require(scale.dtype is a.dtype and scale.shape[0] == b.shape[0], op, "scales of groups are [n, groups] like a")
+        group = columns // scale.shape[1]
+        require(group in CODE_GROUPS and group * scale.shape[1] == columns, op, f"there are no groups of {group}")
+        require(act_mode == "none", op, "groups have no activation")
+        values = (codes.view(b.shape[0], -1, group) * scale.double()[..., None]).view(b.shape[0], columns)
+    made = _ended(a.double() @ values.T * alpha, bias, c, beta)
+    return activated(op, made, act_mode, False).to(a.dtype)
 
 
 def smooth_quant_matmul(

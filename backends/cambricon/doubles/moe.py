@@ -6,35 +6,51 @@ import torch
 
 from ..._torch.emulation import require
 from ..chips import Chip
+from .nn import activated
 from .rules import Tensor, floats, indices
 
 
 def moe_softmax_topk(
     input: Tensor, topk: int, normalize: bool = False, num_expert_group: int = -1, topk_group: int = 0, *, chip: Chip
 ) -> tuple[Tensor, Tensor]:
-    """Weights float32 and experts int32 of each token by softmax."""
+    """Weights float32 and experts int32 of each token by softmax; groups by their best, the others score 0."""
     floats("moe_softmax_topk", chip, {"input": input})
-    require(num_expert_group <= 1, "moe_softmax_topk", "the double has no groups of experts")
-    return _chosen(torch.softmax(input.double(), -1), None, topk, normalize)
+    scores = torch.softmax(input.float(), -1)
+    groups = (num_expert_group, topk_group, 1, 0.0)
+    return _chosen("moe_softmax_topk", scores, scores, topk, normalize, *groups)
 
 
 def moe_sigmoid_topk(
     input: Tensor, topk: int, normalize: bool = False, num_expert_group: int = -1, topk_group: int = 0,
     route_scale: float = 1.0, score_bias: Tensor | None = None, *, chip: Chip,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The same by sigmoid; `score_bias` takes part in the choice only."""
-    floats("moe_sigmoid_topk", chip, {"input": input})
-    require(num_expert_group <= 1, "moe_sigmoid_topk", "the double has no groups of experts")
-    weights, experts = _chosen(torch.sigmoid(input.double()), score_bias, topk, normalize)
+    """The same by sigmoid; `score_bias` takes part in the choice only, and makes the best two count for a group."""
+    op = "moe_sigmoid_topk"
+    floats(op, chip, {"input": input})
+    require(score_bias is None or score_bias.shape == input.shape[-1:], op, "score_bias is [experts]")
+    scores = torch.sigmoid(input.float())
+    choice = scores if score_bias is None else scores + score_bias.float()
+    groups = (num_expert_group, topk_group, 1 if score_bias is None else 2, -torch.inf)
+    weights, experts = _chosen(op, scores, choice, topk, normalize, *groups)
     return weights * route_scale, experts
 
 
-def _chosen(scores: Tensor, bias: Tensor | None, k: int, normalise: bool) -> tuple[Tensor, Tensor]:
-    rank = scores if bias is None else scores + bias.double()
-    experts = torch.sort(rank, dim=-1, descending=True, stable=True).indices[:, :k]
+def _chosen(
+    op: str, scores: Tensor, choice: Tensor, k: int, normalise: bool, groups: int, kept: int, counted: int, rest: float
+) -> tuple[Tensor, Tensor]:
+    """The best k by choice, weighted by score; of groups those whose `counted` best add up to the most."""
+    if groups > 1:
+        require(choice.shape[-1] % groups == 0 and 0 < kept <= groups, op, "experts form groups of one size")
+        inside = choice.reshape(choice.shape[0], groups, -1)
+        require(inside.shape[-1] >= counted, op, f"groups have at least {counted} experts")
+        value = inside.sort(-1, descending=True).values[..., :counted].sum(-1)
+        best = torch.sort(value, dim=-1, descending=True, stable=True).indices[:, :kept]
+        stays = torch.zeros_like(value, dtype=torch.bool).scatter_(1, best, True)
+        choice = inside.masked_fill(~stays[..., None], rest).reshape(choice.shape)
+    experts = torch.sort(choice, dim=-1, descending=True, stable=True).indices[:, :k]
     weights = torch.gather(scores, -1, experts)
     weights = weights / weights.sum(-1, keepdim=True) if normalise else weights
-    return weights.float(), experts.to(torch.int32)
+    return weights, experts.to(torch.int32)
 
 
 def moe_gen_idx(expert_id: Tensor, expert_num: int, *, chip: Chip) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -76,6 +92,17 @@ def group_gemm(
     )
     pieces = [rows.double() @ w.double().T for rows, w in zip(torch.split(a, counts), b, strict=True)]
     return torch.cat(pieces).to(a.dtype)
+
+
+def moe_active(
+    input: Tensor, act_mode: str, is_gated: bool, output: Tensor | None = None, bias: Tensor | None = None,
+    cusum_token_count: Tensor | None = None, start_expert_id: int = 0, expert_size: int = 0, *, chip: Chip,
+) -> Tensor:  # fmt: skip
+    """An activation of the rows of experts, of the first half times the second half if gated."""
+    floats("moe_active", chip, {"input": input})
+    require(act_mode in ("silu", "gelu"), "moe_active", f"there is no activation {act_mode!r}")
+    require(output is None and bias is None, "moe_active", "the double makes its output and adds no bias")
+    return activated("moe_active", input.double(), act_mode, is_gated).to(input.dtype)
 
 
 def moe_combine_result(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 import torch
+import torch.nn.functional as F
 
 from xinheng.core import ops
 from xinheng.core.hal import KernelRegistry
@@ -12,41 +17,71 @@ from xinheng.core.ir.types import StateType
 
 from ..._torch.handles import TorchPagedKV
 from ..chips import GROUP, GROUP_BF16, HEADS
-from ..functions import Functions
+from ..step import PerNode, Step
+
+if TYPE_CHECKING:
+    from ..device import CambriconDevice
 
 Tensor = torch.Tensor
 HALVES = frozenset({float16, bfloat16})
 
 
-def register(kernels: KernelRegistry, functions: Functions) -> None:
+def register(kernels: KernelRegistry, device: CambriconDevice) -> None:
     """Enter these kernels for the functions that are there."""
-    if "reshape_paged_cache" in functions:
-        _write(kernels, functions)
-    if "flash_attention" in functions and "single_query_cached_kv_attn" in functions:
-        _attend(kernels, functions)
+    if "reshape_paged_cache" in device.functions:
+        _write(kernels, device)
+    if "flash_attention" in device.functions and "single_query_cached_kv_attn" in device.functions:
+        kernels.register(ops.paged_attention, name="tmo_attention", dtypes=HALVES, when=_takes)(
+            PerNode(lambda node: PagedAttention(device, device.reads(node.results[1])))
+        )
 
 
-def _same(node: Node, name: str) -> bool | str:
-    cache, x = node.operand("cache"), node.operand(name)
-    assert cache is not None and isinstance(cache.type, StateType) and x is not None
-    return cache.type["scheme"] == x.dtype.name or f"{name} is {x.dtype}, the cache {cache.type['scheme']}"
+def held(node: Node) -> StateType:
+    """The type of the cache of a node."""
+    cache = node.operand("cache")
+    assert cache is not None and isinstance(cache.type, StateType)
+    return cache.type
 
 
-def _write(kernels: KernelRegistry, functions: Functions) -> None:
-    store = functions["reshape_paged_cache"]
+def stored(node: Node, name: str) -> bool | str:
+    """Whether an operand has the dtype of the cache."""
+    x, scheme = node.operand(name), held(node)["scheme"]
+    assert x is not None
+    return scheme == x.dtype.name or f"{name} is {x.dtype}, the cache {scheme}"
 
-    def fits(node: Node) -> bool | str:
-        k, v = node.operand("k"), node.operand("v")
-        assert k is not None and v is not None
-        if k.dtype != v.dtype:
-            return f"k is {k.dtype}, v is {v.dtype}"
-        return _same(node, "k")
 
-    @kernels.register(ops.write_cache, name="tmo_reshape_paged_cache", dtypes=[float32, *HALVES], when=fits)
-    def write_cache(cache: TorchPagedKV, k: Tensor, v: Tensor, slots: Tensor) -> TorchPagedKV:
-        if k.shape[0]:
-            store(k.contiguous(), v.contiguous(), *pages(cache), slots.to(torch.int32).contiguous())
-        return cache
+def _writable(node: Node) -> bool | str:
+    k, v, cache = node.operand("k"), node.operand("v"), held(node)
+    assert k is not None and v is not None
+    if k.dtype != v.dtype:
+        return f"k is {k.dtype}, v is {v.dtype}"
+    if cache["k_dim"] != cache["v_dim"]:
+        return f"writes keys and values of one width, not {cache['k_dim']} and {cache['v_dim']}"
+    return stored(node, "k")
+
+
+def _write(kernels: KernelRegistry, device: CambriconDevice) -> None:
+    store = device.functions["reshape_paged_cache"]
+
+    def planned(_: Node) -> Callable[..., TorchPagedKV]:
+        place = device.step.place()
+
+        def write_cache(cache: TorchPagedKV, k: Tensor, v: Tensor, slots: Tensor) -> TorchPagedKV:
+            step = place.enter()
+            if k.shape[0]:
+                store(k.contiguous(), v.contiguous(), *pages(cache), whole(step, slots))
+            return cache
+
+        return write_cache
+
+    kernels.register(ops.write_cache, name="tmo_reshape_paged_cache", dtypes=[float32, *HALVES], when=_writable)(
+        PerNode(planned)
+    )
+
+
+def whole(step: Step, numbers: Tensor) -> Tensor:
+    """Integers as contiguous int32."""
+    return step.get(("int32",), (numbers,), lambda: numbers.to(torch.int32).contiguous())
 
 
 def pages(cache: TorchPagedKV) -> tuple[Tensor, Tensor]:
@@ -55,96 +90,156 @@ def pages(cache: TorchPagedKV) -> tuple[Tensor, Tensor]:
 
 
 def _takes(node: Node) -> bool | str:
-    q, cache = node.operand("q"), node.operand("cache")
-    assert q is not None and cache is not None and isinstance(cache.type, StateType)
-    width, heads = cache.type["k_dim"], q.shape[1]
-    if width not in HEADS or width != cache.type["v_dim"]:
-        return (
-            f"heads of {width} and {cache.type['v_dim']} are not of one size among {', '.join(map(str, sorted(HEADS)))}"
-        )
+    q, cache = node.operand("q"), held(node)
+    assert q is not None
+    width = cache["k_dim"]
+    for name, given in (("bias", node.operand("bias")), ("softcap", node.attributes["softcap"])):
+        if given is not None:
+            return f"takes no {name}"
+    if width not in HEADS or width != cache["v_dim"]:
+        return f"heads of {width} and {cache['v_dim']} are not of one size among {', '.join(map(str, sorted(HEADS)))}"
     if node.attributes["window"] and not node.attributes["causal"]:
         return "windows are those of causal attention"
-    if not isinstance(heads, int):
+    if not isinstance(q.shape[1], int):
         return "the number of heads is not known"
-    return _same(node, "q")
+    return stored(node, "q")
 
 
-def _attend(kernels: KernelRegistry, functions: Functions) -> None:
-    flash, decode = functions["flash_attention"], functions["single_query_cached_kv_attn"]
+class PagedAttention:
+    """The attention of one node; `wants_lse` says whether anything reads its log-sum-exps."""
 
-    @kernels.register(ops.paged_attention, name="tmo_attention", dtypes=HALVES, when=_takes)
-    def paged_attention(
+    def __init__(self, device: CambriconDevice, wants_lse: bool) -> None:
+        self._flash = device.functions["flash_attention"]
+        self._decode = device.functions["single_query_cached_kv_attn"]
+        self._place, self._wants_lse = device.step.place(), wants_lse
+
+    def __call__(
+        self,
         q: Tensor,
         cache: TorchPagedKV,
         query_start: Tensor,
         seq_lens: Tensor,
         block_table: Tensor,
+        sinks: Tensor | None = None,
+        bias: Tensor | None = None,
         *,
         scale: float,
         window: int | None = None,
+        softcap: float | None = None,
         causal: bool = True,
-    ) -> tuple[Tensor, Tensor]:
-        tokens, heads = q.shape[:2]
-        seqs = seq_lens.shape[0]
-        out = torch.zeros((tokens, heads, cache.v.shape[-1]), dtype=q.dtype, device=q.device)
-        if tokens == 0 or seqs == 0:
-            return out, torch.full((tokens, heads), -torch.inf, dtype=torch.float32, device=q.device)
-        starts, lens, table = (t.to(torch.int32).contiguous() for t in (query_start, seq_lens, block_table))
-        table = table.clamp(0, cache.k.shape[0] - 1)
-        left = window - 1 if window else -1
-        visible = _visible(tokens, starts, lens, causal)
-        if tokens == seqs:
-            lse = _by_token(decode, q, cache, out, starts, table, visible, left, scale)
+    ) -> tuple[Tensor, Tensor | None]:
+        step, tokens = self._place.enter(), q.shape[0]
+        if tokens == 0 or seq_lens.shape[0] == 0:
+            return nothing(q, cache.v.shape[-1])
+        batch = batch_of(step, tokens, query_start, seq_lens, block_table, cache.k.shape[0], causal)
+        left, block = window - 1 if window else -1, cache.k.shape[1]
+        out = torch.empty((tokens, q.shape[1], cache.v.shape[-1]), dtype=q.dtype, device=q.device)
+        if tokens == seq_lens.shape[0]:
+            rows = batch.rows(step)
+            lse = by_token(self._decode, q, *pages(cache), out, rows, batch.visible, rows.shape[1] * block, left, scale)
         else:
-            reach = table.shape[1] * cache.k.shape[1]
-            ends = torch.cat((lens.new_zeros(1), torch.cumsum(lens, 0, dtype=torch.int32)))
-            _, lse = flash(
-                q.contiguous(), *pages(cache), out, starts, ends, None, None, tokens, reach, scale, causal, left, -1,
-                torch.float32, True, table,
+            table = batch.table
+            _, lse = self._flash(
+                q.contiguous(), *pages(cache), out, batch.starts, batch.ends(step), None, None, tokens,
+                table.shape[1] * block, scale, causal, left, -1, torch.float32, True, table,
             )  # fmt: skip
             lse = lse.transpose(0, 1)
-        seen = (visible > 0)[:, None]
-        return torch.where(seen[..., None], out, 0.0).to(q.dtype), torch.where(seen, lse, -torch.inf)
+        if sinks is not None:
+            out, lse = _with_sinks(out, lse, sinks)
+        return batch.seen(out, lse if self._wants_lse else None)
 
 
-def _owner(tokens: int, starts: Tensor) -> Tensor:
-    """The sequence of each row, int32; the number of sequences for rows that belong to none."""
-    rows = torch.arange(tokens, dtype=torch.int32, device=starts.device)
-    return (starts[1:] <= rows[:, None]).sum(-1, dtype=torch.int32)
+def _with_sinks(out: Tensor, lse: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs and log-sum-exps [tokens, heads] with one more logit per head in the denominator.
+
+    Newer releases take sinks themselves. What their log-sum-exp then is, they do not say.
+    """
+    ahead = lse - sinks.float()
+    return (out * torch.sigmoid(ahead)[..., None]).to(out.dtype), lse + F.softplus(-ahead)
 
 
-def _visible(tokens: int, starts: Tensor, lens: Tensor, causal: bool) -> Tensor:
-    """How many leading keys of its sequence each row may see, int32 [tokens]; 0 for rows of no sequence."""
-    owner = _owner(tokens, starts)
-    inside = owner < lens.shape[0]
-    mine = owner.clamp(max=lens.shape[0] - 1)
-    rows = torch.arange(tokens, dtype=torch.int32, device=starts.device)
-    until = lens[mine] - starts[1:][mine] + rows + 1
-    seen = until.clamp(min=0) if causal else torch.where(until > 0, lens[mine], 0)
-    return torch.where(inside, seen, 0).to(torch.int32)
+def nothing(q: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Outputs and log-sum-exps of queries that see no key."""
+    out = torch.zeros((*q.shape[:2], width), dtype=q.dtype, device=q.device)
+    return out, torch.full(q.shape[:2], -torch.inf, dtype=torch.float32, device=q.device)
 
 
-def _by_token(
-    decode: object, q: Tensor, cache: TorchPagedKV, out: Tensor, starts: Tensor, table: Tensor, visible: Tensor,
-    left: int, scale: float,
+@dataclass(frozen=True)
+class Batch:
+    """The sequences of a step on the device, all int32.
+
+    Attributes:
+        starts: the first row of each sequence, and the end of the last one, [seqs + 1].
+        lens: keys of each sequence, [seqs].
+        table: blocks of each sequence [seqs, blocks]; entries that name no block, which nobody reads, name some.
+        owner: the sequence of each row, [tokens]; the number of sequences for rows that belong to none.
+        visible: how many leading keys of its sequence each row may see, [tokens]; 0 for rows of no sequence.
+    """
+
+    starts: Tensor
+    lens: Tensor
+    table: Tensor
+    owner: Tensor
+    visible: Tensor
+    some: Tensor
+
+    def rows(self, step: Step) -> Tensor:
+        """The blocks of the sequence of each row, [tokens, blocks]."""
+        last = self.table.shape[0] - 1
+        return step.get(("rows",), (self.table,), lambda: self.table[self.owner.clamp(max=last)].contiguous())
+
+    def ends(self, step: Step) -> Tensor:
+        """Running sums of keys from 0, [seqs + 1]."""
+
+        def make() -> Tensor:
+            return torch.cat((self.lens.new_zeros(1), self.lens.cumsum(0, dtype=torch.int32)))
+
+        return step.get(("ends",), (self.lens,), make)
+
+    def seen(self, out: Tensor, lse: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Results with 0 and -inf in rows that see no key."""
+        kept = torch.where(self.some[..., None], out, 0.0)
+        return kept, None if lse is None else torch.where(self.some, lse, -torch.inf)
+
+
+def batch_of(
+    step: Step, tokens: int, query_start: Tensor, seq_lens: Tensor, block_table: Tensor, blocks: int, causal: bool
+) -> Batch:
+    """The batch of a step, which all of its attention shares."""
+
+    def make() -> Batch:
+        starts, lens = whole(step, query_start), whole(step, seq_lens)
+        table = block_table.to(torch.int32).clamp(0, blocks - 1).contiguous()
+        rows = torch.arange(tokens, dtype=torch.int32, device=starts.device)
+        owner = (starts[1:] <= rows[:, None]).sum(-1, dtype=torch.int32)
+        mine = owner.clamp(max=lens.shape[0] - 1)
+        until = lens[mine] - starts[1:][mine] + rows + 1
+        seen = until.clamp(min=0) if causal else torch.where(until > 0, lens[mine], 0)
+        visible = torch.where(owner < lens.shape[0], seen, 0).to(torch.int32)
+        return Batch(starts, lens, table, owner, visible, (visible > 0)[:, None])
+
+    return step.get(("batch", tokens, blocks, causal), (query_start, seq_lens, block_table), make)
+
+
+def by_token(
+    decode: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor | None, out: Tensor, rows: Tensor, visible: Tensor,
+    longest: int, left: int, scale: float, **more: Any,
 ) -> Tensor:  # fmt: skip
-    """Each row as a sequence of its own, which is right for any mixture and needs no list on the host."""
-    assert callable(decode)
-    tokens, heads = q.shape[:2]
-    k, v = pages(cache)
-    mine = table[_owner(tokens, starts).clamp(max=table.shape[0] - 1)].contiguous()
+    """Each row as a sequence of its own, which is right for any mixture; the log-sum-exps [tokens, heads]."""
     limit = GROUP_BF16 if k.dtype is torch.bfloat16 else GROUP
+    runs = _splits(q.shape[1], k.shape[1], limit)
     sums = []
-    for first, last, key in _splits(heads, k.shape[1], limit):
-        held = [p if p.shape[1] == key.stop - key.start else p[:, key].contiguous() for p in (k, v)]
-        part = torch.empty_like(out[:, None, first:last]).contiguous()
+    for first, last, key in runs:
+        part = out if len(runs) == 1 else torch.empty_like(out[:, first:last]).contiguous()
+        keys, values = (x if x is None or len(runs) == 1 else x[:, key].contiguous() for x in (k, v))
         made = decode(
-            q[:, None, first:last].contiguous(), *held, part, mine, visible, None, None, None,
-            mine.shape[1] * cache.k.shape[1], left, -1, scale, True,
+            q[:, first:last].contiguous()[:, None], keys, values, part[:, None], rows, visible, None, None, None,
+            longest, left, -1, scale, True, **more,
         )  # fmt: skip
-        out[:, first:last] = part[:, 0]
+        if part is not out:
+            out[:, first:last] = part
         sums.append(made[1][:, :, 0])
-    return torch.cat(sums, dim=1)
+    return sums[0] if len(sums) == 1 else torch.cat(sums, dim=1)
 
 
 def _splits(heads: int, keys: int, limit: int) -> list[tuple[int, int, slice]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import torch
 
 from xinheng.core import ops
@@ -11,19 +14,24 @@ from xinheng.core.ir.graph import Node
 
 from ..chips import ROTARY_HEAD
 from ..functions import Functions
+from ..step import PerNode
+
+if TYPE_CHECKING:
+    from ..device import CambriconDevice
 
 Tensor = torch.Tensor
 FLOATS = frozenset({float32, float16, bfloat16})
 
 
-def register(kernels: KernelRegistry, functions: Functions) -> None:
+def register(kernels: KernelRegistry, device: CambriconDevice) -> None:
     """Enter these kernels for the functions that are there."""
+    functions = device.functions
     if "fused_rms_norm" in functions:
         _rms_norms(kernels, functions)
     if "fused_layer_norm" in functions:
         _layer_norm(kernels, functions)
     if "apply_rotary" in functions:
-        _rotary(kernels, functions)
+        _rotary(kernels, device)
     if "active" in functions:
         _gated(kernels, functions)
 
@@ -60,20 +68,30 @@ def _narrow(node: Node) -> bool | str:
     ) or f"apply_rotary turns 2 to {ROTARY_HEAD} elements, not {width}"
 
 
-def _rotary(kernels: KernelRegistry, functions: Functions) -> None:
-    apply = functions["apply_rotary"]
+def _rotary(kernels: KernelRegistry, device: CambriconDevice) -> None:
+    apply = device.functions["apply_rotary"]
 
-    @kernels.register(ops.rotary_embedding, name="tmo_apply_rotary", dtypes=FLOATS, when=_narrow)
-    def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
-        """It works in place on tables of the dtype of its input, so it gets a copy, in float32 as the tables are."""
-        tokens, width = x.shape[0], 2 * cos.shape[-1]
-        turned = x[..., :width].to(torch.float32, copy=True).contiguous()
+    def tables(cos: Tensor, sin: Tensor, interleaved: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Sines and cosines of full width, the row of each token in them, and the ends of the one sequence."""
         full = [t.repeat_interleave(2, -1) if interleaved else torch.cat((t, t), -1) for t in (sin, cos)]
-        ids = torch.arange(tokens, dtype=torch.int32, device=x.device)
-        ends = torch.arange(2, dtype=torch.int32, device=x.device) * tokens
-        apply(turned, *full, ids, ends, interleaved, True, False, tokens)
-        joined = turned.to(x.dtype)
-        return torch.cat((joined, x[..., width:]), -1) if width < x.shape[-1] else joined
+        ids, ends = (torch.arange(n, dtype=torch.int32, device=cos.device) for n in (cos.shape[0], 2))
+        return full[0], full[1], ids, ends * cos.shape[0]
+
+    def planned(_: Node) -> Callable[..., Tensor]:
+        place = device.step.place()
+
+        def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
+            """It works in place on tables of the dtype of its input: on a copy in float32, as the tables are."""
+            step, width = place.enter(), 2 * cos.shape[-1]
+            shared = step.get(("rotary", interleaved), (cos, sin), lambda: tables(cos, sin, interleaved))
+            turned = x[..., :width].to(torch.float32, copy=True).contiguous()
+            apply(turned, *shared, interleaved, True, False, x.shape[0])
+            joined = turned.to(x.dtype)
+            return torch.cat((joined, x[..., width:]), -1) if width < x.shape[-1] else joined
+
+        return rotary_embedding
+
+    kernels.register(ops.rotary_embedding, name="tmo_apply_rotary", dtypes=FLOATS, when=_narrow)(PerNode(planned))
 
 
 def _gated(kernels: KernelRegistry, functions: Functions) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from xinheng.core.hal import KernelRegistry
+from typing import TYPE_CHECKING
 
-from ..functions import Functions
-from . import attention, linear, moe, nn
+from . import attention, latent, linear, moe, nn, sampling
+
+if TYPE_CHECKING:
+    from ..device import CambriconDevice
 
 
-def register_kernels(kernels: KernelRegistry, functions: Functions) -> None:
-    """Enter the kernels for which a release of torch_mlu_ops has the functions."""
-    for family in (nn, linear, attention, moe):
-        family.register(kernels, functions)
+def register_kernels(device: CambriconDevice) -> None:
+    """Enter the kernels for which the release of torch_mlu_ops has the functions."""
+    for family in (nn, linear, attention, latent, moe, sampling):
+        family.register(device.kernels, device)
