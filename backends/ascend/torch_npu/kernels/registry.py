@@ -28,7 +28,7 @@ def register_kernels(kernels: KernelRegistry, device: AscendDevice) -> None:
         register_cache(kernels)
         register_attention(kernels, device)
         register_latent(kernels, device)
-        register_quantization(kernels)
+        register_quantization(kernels, device.fast)
         register_moe(kernels)
     if chip.atb:
         register_tiled(kernels)

@@ -9,7 +9,7 @@ from xinheng.backends.ascend.torch_npu.grouped import coding_of
 from xinheng.backends.ascend.torch_npu.handles import NPUWeight, TiledPagedKV
 from xinheng.conformance.case import Sample
 from xinheng.conformance.cases.moe import _stack, _weights
-from xinheng.conformance.operands import KV, W, ints, normal, rng
+from xinheng.conformance.operands import KV, F, W, ints, normal, rng
 from xinheng.core.hal import StateSpace, WeightPart, WeightSource
 from xinheng.core.ir import DTYPES, DType
 from xinheng.core.ir.types import paged_kv
@@ -98,6 +98,39 @@ def test_grouped_weights_multiply_in_the_dtype_of_their_scales(coding: str, colu
     chosen, refusals = use("910b").select(sample.in_dtype(other).graph().nodes[-1])
     assert chosen is not None and chosen.name == "torch_linear"
     assert any("must be the dtype of activations" in refusal.reason for refusal in refusals)
+
+
+def channels(rows: int, columns: int, biased: bool) -> Sample:
+    """A product with weights of int8 and a scale per channel; rows of activations are zero, large and small."""
+    given = rng("tokens").normal(size=(5, columns)) * np.array([1, 0, 300, 1e-3, 1])[:, None]
+    weight = W(rng("channels").normal(size=(rows, columns)), (("int8_row", rows),))
+    return Sample("linear", "w8a8", (F(given), weight, normal(rows) if biased else None), {}, data=("normal",))
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("rows", "columns", "biased"), [(24, 96, True), (7, 33, False)])
+def test_fast_mode_multiplies_int8_by_int8(rows: int, columns: int, biased: bool, kind: str) -> None:
+    demand(channels(rows, columns, biased), DTYPES[kind], use("910b", "fast"), "npu_quant_matmul")
+
+
+def test_fast_products_of_many_channels_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xinheng.backends.ascend.torch_npu.kernels import quantization
+
+    monkeypatch.setattr(quantization, "ROWS", 16)
+    demand(channels(40, 64, True), DTYPES["float16"], use("910b", "fast"), "npu_quant_matmul")
+
+
+@pytest.mark.parametrize(("word", "mode", "kind"), [("910b", "strict", "float16"), ("310p", "fast", "float16"),
+                                                    ("910b", "fast", "float32")])  # fmt: skip
+def test_elsewhere_activations_stay_as_they_are(word: str, mode: str, kind: str) -> None:
+    chosen, _ = use(word, mode).select(channels(24, 96, True).in_dtype(DTYPES[kind]).graph().nodes[-1])
+    assert chosen is not None and chosen.name == "torch_linear"
+
+
+def test_fast_mode_declares_what_it_rounds() -> None:
+    for word, mode, told in (("910b", "strict", False), ("910b", "fast", True), ("310p", "fast", False)):
+        arithmetic = use(word, mode).capabilities.arithmetic
+        assert arithmetic is not None and bool(arithmetic.programs) == told
 
 
 @pytest.mark.parametrize("coding", GROUPED)
