@@ -56,9 +56,9 @@ def npu_add_rms_norm_dynamic_quant(
     demand(name, known, "this double makes one result of int8, without smoothing")
     total = x1.double() + x2.double()
     normed = total * torch.rsqrt(total.square().mean(-1, keepdim=True) + epsilon) * gamma.double()
-    codes, scale = _coded(normed)
-    # the second pair of results, which nothing asked for, has one element that means nothing
-    return codes, codes.new_zeros(1), total.to(x1.dtype), scale, scale.new_zeros(1)
+    codes, scale = _coded(normed.contiguous())
+    # the second pair of results, which nothing asked for, is empty
+    return codes, codes.new_zeros(0), total.to(x1.dtype).contiguous(), scale, scale.new_zeros(0)
 
 
 @double("npu::npu_swiglu_quant", FUSED, spoken=("activate_left", "quant_mode"))

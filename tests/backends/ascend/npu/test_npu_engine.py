@@ -86,7 +86,7 @@ def told(code: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("cases", [("plain", "every key"), ("window", "narrow"), ("sinks",), ("latent",)])
+@pytest.mark.parametrize("cases", [("plain", "every key", "window", "narrow"), ("sinks", "latent")])
 def test_graphs_are_replayed_with_new_lists(cases: tuple[str, ...]) -> None:
     assert told(CAPTURE, *cases).splitlines() == [f"{case} captured 2 {{}} True" for case in cases]
 
