@@ -120,6 +120,12 @@ def _eight_bit(op: str, scale: DType | None, x: Any, *operands: Any, **attribute
     return OPSET[op].reference(_coded(x, scale), *operands, **attributes)
 
 
+def _eight_bit_rows(op: str, x: Any, *operands: Any, **attributes: Any) -> Any:
+    """The op on activations that are codes of eight bits, with one scale for each row."""
+    codes, scale = dynamic_quant.reference(x, dtype=int8)
+    return OPSET[op].reference(codes * scale, *operands, **attributes)
+
+
 def _eight_bit_experts(x: Any, weights: Any, experts: Any, gate: Any, up: Any, down: Any) -> Any:
     """`fused_moe` whose three products read activations as codes of eight bits."""
     rows, order, counts = moe_permute.reference(x, experts, num_experts=gate.shape[0])
@@ -153,6 +159,12 @@ _INSTEAD: dict[str, dict[str, Program]] = {
         "int8-activations": Program(_EIGHT_BIT, function=partial(_eight_bit, op, None), declared=True),
         "int8-activations-float16-scales": Program(
             f"{_EIGHT_BIT}, and scales are stored in float16", function=partial(_eight_bit, op, float16), declared=True
+        ),
+        "int8-activations-by-row": Program(
+            "activations become codes of eight bits, each row with its largest magnitude / 127 as scale; products of"
+            " codes are exact",
+            function=partial(_eight_bit_rows, op),
+            declared=True,
         ),
         "bfloat16-activations": Program(
             "activations are rounded to bfloat16", function=partial(_bfloat16, op), declared=True

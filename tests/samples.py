@@ -39,6 +39,8 @@ def demand(sample: Sample, kind: DType, device: Device, kernel: str, rules: Rule
     overrides = {sample.op: kernel if kernel == "decompose" else f"@{kernel}"}
     case = sample.case(kind)
     made = Trial(case.call, device, Numerics(overrides=overrides)).run()
-    found = judge(case.call, made, rules or Rules.of(None, case.kind, case.structured))
+    arithmetic = device.capabilities.arithmetic
+    declared = None if arithmetic is None else arithmetic.programs
+    found = judge(case.call, made, rules or Rules.of(None, case.kind, case.structured), declared)
     assert found.ok, f"{case.id}: {found}"
     assert sample.special or not found.vacuous, f"{case.id}: bound is useless: {found}"

@@ -46,7 +46,7 @@ class Record:
     inputs: dict[str, torch.Tensor]
     lists: dict[str, NDArray[Any]]
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
-    notes: dict[int, Any] = field(default_factory=dict)
+    notes: dict[object, Any] = field(default_factory=dict)
 
 
 def capturable(plain: KernelExecutable) -> str | None:

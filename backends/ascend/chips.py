@@ -45,6 +45,11 @@ class Chip:
         """What `dtype = "auto"` computes in."""
         return "bfloat16" if self.bfloat16 else "float16"
 
+    @property
+    def sampling(self) -> bool:
+        """It has `npu_top_k_top_p`, which the manual gives to these two alone."""
+        return self.word in ("910b", "910c")
+
 
 BLOCK_SIZE = 128
 """Tokens of a cache block: the only size that prefill and decode of all generations take."""

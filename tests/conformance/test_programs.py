@@ -21,7 +21,7 @@ from xinheng.core.ir import StateType
 from xinheng.core.ir.dtype import bfloat16, cast_to, float16
 
 RULES = Rules()
-EIGHT = ("int8-activations", "int8-activations-float16-scales")
+EIGHT = ("int8-activations", "int8-activations-float16-scales", "int8-activations-by-row")
 
 
 def stored(call: Call, results: tuple[Any, ...]) -> tuple[Any, ...]:

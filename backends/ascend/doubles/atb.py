@@ -53,17 +53,56 @@ def _npu_paged_attention_splitfuse(
     demand(name, seq_len.dtype is torch.int32, "seq_len must be int32")
     demand(name, seq_len.shape == context_lens.shape, "there must be as many lengths of queries as of sequences")
     demand(name, int(seq_len.sum()) == query.shape[0], "the lengths of queries must add up to the tokens")
-    demand(name, mask.dtype is torch.float16, "the mask must be float16, added to the logits")
-    demand(name, format_of(mask) == NZ, "the mask must lie in FRACTAL_NZ")
-    longest = int(context_lens.max())
-    fits = mask.dim() == 2 and mask.shape[0] == query.shape[0] and mask.shape[1] >= longest
-    demand(name, fits and mask.shape[1] % 16 == 0, f"the mask must be [tokens, {longest} or more in steps of 16]")
-    start = 0
+    added, start = _added(name, mask, query.shape[0], int(context_lens.max())), 0
     for s, (queries, length) in enumerate(zip(seq_len.tolist(), context_lens.tolist(), strict=True)):
         stop = start + queries
         k, v = _rows(name, key_cache, value_cache, block_table[s], length, num_kv_heads)
-        out[start:stop] = _attend(query[start:stop], k, v, mask[start:stop, :length].double(), scale_value)
+        out[start:stop] = _attend(query[start:stop], k, v, added[start:stop, :length], scale_value)
         start = stop
+
+
+@double("atb::_npu_flash_attention", ("310p",), hosted=("seq_len",))
+def _npu_flash_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    seq_len: Tensor,
+    scale_value: float,
+    num_heads: int,
+    num_kv_heads: int,
+    out: Tensor,
+) -> None:
+    name = "_npu_flash_attention"
+    for what, x in {"query": query, "key": key, "value": value, "out": out}.items():
+        demand_dtype(name, what, x, (torch.float16,))
+    demand_contiguous(name, query=query, key=key, value=value, out=out)
+    demand(name, out.data_ptr() != query.data_ptr() and out.shape == query.shape, "out must be like query, not query")
+    tokens, heads, dim = query.shape
+    demand(name, heads == num_heads and heads % num_kv_heads == 0, f"query must be [T, {num_heads}, D]")
+    demand(name, dim % 16 == 0 and dim <= 128, f"the head dim {dim} must be a multiple of 16 up to 128")
+    packed = tuple(key.shape) == tuple(value.shape) == (tokens, num_kv_heads, dim)
+    demand(name, packed, f"key and value must be [{tokens}, {num_kv_heads}, {dim}]")
+    demand(name, tokens > 0 and tokens % 16 == 0, f"there must be tokens in steps of 16, not {tokens}")
+    demand(name, seq_len.dtype is torch.int32 and seq_len.dim() == 1, "seq_len must be int32 of one axis")
+    demand(name, int(seq_len.sum()) == tokens and int(seq_len.min()) > 0, f"lengths must add up to {tokens} tokens")
+    longest, start = int(seq_len.max()), 0
+    added = _added(name, mask, longest, longest)
+    for length in seq_len.tolist():
+        part = slice(start, start + length)
+        out[part] = _attend(query[part], key[part], value[part], added[:length, :length], scale_value)
+        start += length
+
+
+def _added(name: str, mask: Tensor, rows: int, keys: int) -> Tensor:
+    """What a mask adds to logits [rows or more, keys or more]."""
+    demand(name, mask.dtype is torch.float16, "the mask must be float16, added to the logits")
+    demand(name, format_of(mask) == NZ, "the mask must lie in FRACTAL_NZ")
+    high, wide = -(-rows // 16) * 16, -(-keys // 16)
+    fits = mask.dim() == 4 and mask.shape[0] == 1 and mask.shape[1] >= wide and mask.shape[2] >= high
+    told = f"the mask must be [1, {wide} or more, {high} or more, 16], not {list(mask.shape)}"
+    demand(name, fits and mask.shape[2] % 16 == 0 and mask.shape[3] == 16, told)
+    return mask[0].permute(1, 0, 2).flatten(1).double()
 
 
 def _check(

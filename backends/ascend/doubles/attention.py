@@ -67,6 +67,21 @@ def second(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> tuple[Ten
     return _run(_second_request("npu_fused_infer_attention_score_v2", query, key, value, given))
 
 
+@double(
+    "npu::npu_fused_infer_attention_score_v2.out", FUSED, spoken=("softmax_scale", "num_query_heads", "input_layout")
+)
+def second_out(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
+    name = "npu_fused_infer_attention_score_v2.out"
+    workspace, out = given.pop("workspace", None), given.pop("out")
+    return _into(_second_request(name, query, key, value, given), workspace, out)
+
+
+@double("npu::_npu_fused_infer_attention_score_v2_get_max_workspace", FUSED)
+def second_workspace(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tensor:
+    _check(_second_request("_npu_fused_infer_attention_score_v2_get_max_workspace", query, key, value, given))
+    return torch.empty(query.numel() * 4, dtype=torch.uint8)
+
+
 @double("npu::_npu_fused_infer_attention_score_get_max_workspace", FUSED)
 def first_workspace(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tensor:
     _check(_first_request("_npu_fused_infer_attention_score_get_max_workspace", query, key, value, given))

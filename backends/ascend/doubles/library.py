@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..chips import Chip
-from . import atb, attention, cache, formats, linear, moe, norm  # noqa: F401 (they enter doubles)
+from . import atb, attention, cache, formats, linear, moe, norm, sampling  # noqa: F401 (they enter doubles)
 from .call import OperatorDouble
 from .rules import DOUBLES, emulate
 

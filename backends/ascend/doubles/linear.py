@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .formats import nibbles_of
-from .rules import FUSED, HALVES, demand, demand_contiguous, demand_dtype, demand_transposable, double, emulated
+from .rules import FLOATS, FUSED, HALVES, demand, demand_contiguous, demand_dtype, demand_transposable, double, emulated
 
 Tensor = torch.Tensor
 INNER = 65535
@@ -30,9 +30,66 @@ def npu_dynamic_quant(
     demand(name, input.dim() >= 2, "x must have two axes or more")
     known = smooth_scales is group_index is None and dst_type in (None, 1) and quant_mode == "pertoken"
     demand(name, known, "this double quantises to int8 by token, without smoothing")
-    wide = input.double()
+    return _coded(input.double())
+
+
+@double("npu::npu_add_rms_norm_dynamic_quant", FUSED)
+def npu_add_rms_norm_dynamic_quant(
+    x1: Tensor,
+    x2: Tensor,
+    gamma: Tensor,
+    *,
+    smooth_scale1: Tensor | None = None,
+    smooth_scale2: Tensor | None = None,
+    beta: Tensor | None = None,
+    epsilon: float = 1e-6,
+    output_mask: list[bool] | None = None,
+    y_dtype: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    name = "npu_add_rms_norm_dynamic_quant"
+    for what, x in {"x1": x1, "x2": x2, "gamma": gamma}.items():
+        demand_dtype(name, what, x, HALVES)
+        demand(name, x.dtype is x1.dtype and x.numel() > 0, f"{what} must have the dtype of x1, and not be empty")
+    demand(name, x1.shape == x2.shape and 2 <= x1.dim() <= 8, "x1 and x2 must have one shape of 2 to 8 axes")
+    demand(name, gamma.shape == x1.shape[-1:], f"gamma must be [{x1.shape[-1]}]")
+    known = smooth_scale1 is smooth_scale2 is beta is None and output_mask is None and y_dtype in (None, 1)
+    demand(name, known, "this double makes one result of int8, without smoothing")
+    total = x1.double() + x2.double()
+    normed = total * torch.rsqrt(total.square().mean(-1, keepdim=True) + epsilon) * gamma.double()
+    codes, scale = _coded(normed.contiguous())
+    # the second pair of results, which nothing asked for, is empty
+    return codes, codes.new_zeros(0), total.to(x1.dtype).contiguous(), scale, scale.new_zeros(0)
+
+
+@double("npu::npu_swiglu_quant", FUSED, spoken=("activate_left", "quant_mode"))
+def npu_swiglu_quant(
+    x: Tensor,
+    *,
+    smooth_scales: Tensor | None = None,
+    offsets: Tensor | None = None,
+    group_index: Tensor | None = None,
+    activate_left: bool = False,
+    quant_mode: int = 0,
+    group_list_type: int = 0,
+    dst_type: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    name = "npu_swiglu_quant"
+    demand_dtype(name, "x", x, FLOATS)
+    demand(name, x.dim() >= 2 and x.numel() > 0, "x must have two axes or more, and not be empty")
+    width = x.shape[-1]
+    demand(name, width % 2 == 0 and width <= 8192, f"the last axis must be even and at most 8192, is {width}")
+    known = smooth_scales is offsets is group_index is None and dst_type in (None, torch.int8)
+    demand(name, known and quant_mode == 1, "this double makes int8 with a scale per token, without smoothing")
+    left, right = x.double().chunk(2, -1)
+    gate, up = (left, right) if activate_left else (right, left)
+    return _coded(gate / (1 + torch.exp(-gate)) * up)
+
+
+def _coded(wide: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as int8 with a scale each, largest magnitude / 127; codes of a row of zeros mean nothing."""
     scale = (wide.abs().amax(-1) / 127).float()
-    return torch.round(wide / scale[..., None]).nan_to_num(0).clamp(-127, 127).to(torch.int8), scale
+    codes = torch.round(wide / scale[..., None].double()).nan_to_num(77).clamp(-127, 127)
+    return codes.to(torch.int8), scale
 
 
 @double("npu::npu_quant_matmul", (*FUSED, "310p"))

@@ -44,6 +44,8 @@ Tensor = torch.Tensor
 FUSED_PRODUCT = "npu_weight_quant_batchmatmul"
 NZ = 29
 """The vendor's number of FRACTAL_NZ."""
+FAST = {"linear": ("int8-activations-by-row",)}
+"""What fast mode computes beside the programs of strict mode."""
 MOST = 2**31 - 1
 """Numbers that one cache may have, for single queries."""
 
@@ -55,7 +57,9 @@ class AscendDevice(AcceleratorDevice):
         self, spec: str, name: str, device: torch.device, chip: Chip, options: DeviceOptions, determinism: str
     ) -> None:
         self.chip, self.remembered = chip, Remembered()
-        arithmetic = Arithmetic(ANY_ORDER, determinism=determinism)
+        self.fast = options.numerics.mode == "fast"
+        """Whether kernels may round activations to int8."""
+        arithmetic = Arithmetic(ANY_ORDER, determinism=determinism, programs=FAST if self.fast and chip.fused else {})
         capabilities = Capabilities(
             _dtypes(chip), block_sizes=(BLOCK_SIZE,), preferred_dtype=chip.dtype, arithmetic=arithmetic
         )

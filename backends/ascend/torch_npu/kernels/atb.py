@@ -87,16 +87,14 @@ class ATBAttention:
         return self._device.spread(out, lse, batch)
 
     def _mask(self, batch: Batch, window: int | None, causal: bool) -> Tensor:
-        """What is added to the logits [rows, keys], keys rounded up to tiles, in NZ order."""
+        """What is added to the logits of all rows and as many keys as the longest sequence has, rounded up to tiles."""
         first = batch.lengths - batch.counts
         place = np.concatenate([np.arange(a, a + n) for a, n in zip(first, batch.counts, strict=True)])[:, None]
         keys = np.arange(-(-int(batch.lengths.max()) // TILE) * TILE)
         hidden = keys > place if causal else np.zeros((place.size, keys.size), bool)
         if window is not None:
             hidden = hidden | (place - keys >= window)
-        added = np.where(hidden, -np.inf, 0.0).astype(np.float16)
-        made: Tensor = torch.ops.npu.npu_format_cast(self._device.placed(added), NZ)
-        return made
+        return masked(self._device, hidden)
 
     def _sums(
         self,
@@ -114,6 +112,18 @@ class ATBAttention:
         return plain.paged_attention(
             rows, pages, start, batch.lengths, fresh, scale=scale, window=window, causal=causal
         )[1]
+
+
+def masked(device: AscendDevice, hidden: NDArray[np.bool_]) -> Tensor:
+    """What is added to logits float16, -inf where a key is hidden, as ATB reads it: by tiles of columns, in NZ order.
+
+    `hidden` [rows, keys], keys a multiple of 16, becomes [1, keys / 16, rows rounded up to 16, 16].
+    """
+    rows, keys = hidden.shape
+    tiles = np.zeros((-(-rows // TILE) * TILE, keys // TILE, TILE), np.float16)
+    tiles[:rows] = np.where(hidden, -np.inf, 0.0).reshape(rows, -1, TILE)
+    made: Tensor = torch.ops.npu.npu_format_cast(device.placed(tiles.transpose(1, 0, 2)[None]), NZ)
+    return made
 
 
 def _attendable(node: Node) -> bool | str:

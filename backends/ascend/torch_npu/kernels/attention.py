@@ -20,12 +20,13 @@ from xinheng.core.ir.graph import Node
 from ...chips import BLOCK_SIZE, HEAD_LIMIT
 from ..batches import Batch
 from ..handles import NPUPagedKV
-from .captured import CapturedLists
+from ..host_lists import RowLists
+from ..version import FIRST, SECOND
+from .captured import Renewal
 from .conditions import HALVES, filled, held, shaped
 from .planner import Planner
 
 if TYPE_CHECKING:
-    from ...._torch.capture import Record
     from ..device import AscendDevice
 
 Tensor = torch.Tensor
@@ -42,10 +43,10 @@ CAUSAL, BAND = 3, 4
 
 def register_attention(kernels: KernelRegistry, device: AscendDevice) -> None:
     """Enter the kernels of generations with fused attention."""
-    for name, sinks in (("npu_fused_infer_attention_score", False), ("npu_fused_infer_attention_score_v2", True)):
+    for version, sinks in ((FIRST, False), (SECOND, True)):
         kernels.register(
             ops.paged_attention,
-            name=name,
+            name=version.name,
             dtypes=[bfloat16] if sinks else HALVES,
             when=_with_sinks if sinks else _attendable,
             host=("query_start", "seq_lens"),
@@ -53,17 +54,17 @@ def register_attention(kernels: KernelRegistry, device: AscendDevice) -> None:
 
 
 def attention_of(device: AscendDevice, node: Node) -> FusedAttention:
-    """The function of one node; graphs can capture one without window and sinks."""
-    renewable = node.attributes["window"] is None and node.operand("sinks") is None
-    kind = RenewableAttention if renewable else FusedAttention
-    return kind(device, held(node)["heads"], device.reads(node.results[1]))
+    """The function of one node; graphs can capture one that is causal or has no window."""
+    renewable = node.attributes["causal"] or node.attributes["window"] is None
+    return (RenewableAttention if renewable else FusedAttention)(device, node)
 
 
 class FusedAttention:
-    """One attention of a graph; `wants_lse` says whether anything reads its log-sum-exps."""
+    """One attention of a graph, without log-sum-exps where nothing reads them."""
 
-    def __init__(self, device: AscendDevice, kv_heads: int, wants_lse: bool) -> None:
-        self._device, self._kv_heads, self._wants_lse = device, kv_heads, wants_lse
+    def __init__(self, device: AscendDevice, node: Node) -> None:
+        self._device, self._kv_heads, self._wants_lse = device, held(node)["heads"], device.reads(node.results[1])
+        self._version = FIRST if node.operand("sinks") is None else SECOND
 
     def __call__(
         self,
@@ -86,57 +87,26 @@ class FusedAttention:
         memory = [x.reshape(*x.shape[:2], -1) for x in cache.whole]
         table = self._device.rows_of_table(block_table, batch)
         rows = self._device.rows_of_queries(q, batch)
-        single = batch.longest == 1 and window is not None and bool((batch.lengths > window).any())
-        given: dict[str, Any] = {"block_table": table, "block_size": BLOCK_SIZE, **self._scaled(q, scale, sinks)}
-        if single:
-            assert window is not None
-            hidden = self._device.remembered.get(
-                "hidden",
-                (batch.lengths,),
-                (window, table.shape[1]),
-                lambda: self._hidden(batch, window, table.shape[1]),
-            )
-            lists = self._lists([1] * batch.sequences.size, batch, sinks)
-            out, lse = self._call(
-                rows[:, None], memory, sinks, given | lists | {"input_layout": "BSND", "atten_mask": hidden}
-            )
-            out, lse = out[:, 0], lse.reshape(-1, q.shape[1]) if self._wants_lse else lse
+        keys = [int(n) for n in batch.lengths]
+        given = {"block_table": table, **self._given(q, scale, sinks)}
+        if batch.longest == 1 and window is not None and bool((batch.lengths > window).any()):
+            found = (window, table.shape[1])
+            hidden = self._device.remembered.get("hidden", (batch.lengths,), found, lambda: self._hidden(batch, *found))
+            given |= self._version.lists([1] * batch.sequences.size, keys)
+            given |= {"input_layout": "BSND", "atten_mask": hidden}
+            out, lse = self._version.operator()(rows[:, None], *memory, **given)
+            out = out[:, 0]
         else:
-            given |= (
-                self._lists(batch.ends, batch, sinks) | {"input_layout": "TND"} | self._sparse(batch, window, causal)
-            )
-            out, lse = self._call(rows, memory, sinks, given)
+            given |= self._version.lists(batch.ends, keys) | self._sparse(batch, window, causal)
+            out, lse = self._version.operator()(rows, *memory, input_layout="TND", **given)
         return self._device.spread(out, lse.reshape(-1, q.shape[1]) if self._wants_lse else None, batch)
 
-    def _call(
-        self, q: Tensor, memory: list[Tensor], sinks: Tensor | None, given: dict[str, Any]
-    ) -> tuple[Tensor, Tensor]:
-        npu = torch.ops.npu
-        made: tuple[Tensor, Tensor]
-        if sinks is None:
-            made = npu.npu_fused_infer_attention_score(q, *memory, softmax_lse_flag=self._wants_lse, **given)
-        else:
-            made = npu.npu_fused_infer_attention_score_v2(
-                q, *memory, learnable_sink=sinks, return_softmax_lse=self._wants_lse, **given
-            )
-        return made
-
-    def _scaled(self, q: Tensor, scale: float, sinks: Tensor | None) -> dict[str, Any]:
-        """Numbers of heads and the scale, whose default of 1 is never meant, under the names of a version."""
-        first = sinks is None
-        return {
-            "num_heads" if first else "num_query_heads": q.shape[1],
-            "num_key_value_heads": self._kv_heads,
-            "scale" if first else "softmax_scale": scale,
-        }
-
-    def _lists(self, queries: list[int], batch: Batch, sinks: Tensor | None) -> dict[str, Any]:
-        names = (
-            ("actual_seq_lengths", "actual_seq_lengths_kv")
-            if sinks is None
-            else ("actual_seq_qlen", "actual_seq_kvlen")
-        )
-        return dict(zip(names, (queries, [int(n) for n in batch.lengths]), strict=True))
+    def _given(self, q: Tensor, scale: float, sinks: Tensor | None) -> dict[str, Any]:
+        """The keywords that do not depend on the lists."""
+        version = self._version
+        named = {version.heads: q.shape[1], version.scale: scale, version.sums: self._wants_lse}
+        named |= {"num_key_value_heads": self._kv_heads, "block_size": BLOCK_SIZE}
+        return named if sinks is None else named | {"learnable_sink": sinks}
 
     def _sparse(self, batch: Batch, window: int | None, causal: bool) -> dict[str, Any]:
         """The sparse mode. `pre_tokens` counts the keys before a query, itself not included."""
@@ -154,33 +124,49 @@ class FusedAttention:
 
 
 class RenewableAttention(FusedAttention):
-    """An attention that graphs can capture: one without window and sinks, which takes new lists as they are."""
+    """An attention that graphs can capture.
+
+    In a graph, single queries with a window need a mask of their own, so that rows with one are sequences of their own.
+    """
+
+    def __init__(self, device: AscendDevice, node: Node) -> None:
+        super().__init__(device, node)
+        window = node.attributes["window"]
+        self._renewal = Renewal(device, self._version, node, window is not None, window)
 
     def update(self, host: dict[str, NDArray[Any]]) -> None:
         """Take the lists of the run that is about to be captured or replayed."""
-        record, _ = self._device.record, self._device.causal_mask  # nothing can be copied while a graph is captured
-        assert record is not None
-        names = ("actual_seq_lengths", "actual_seq_lengths_kv")
-        record.notes.setdefault(id(self), CapturedLists(names)).renew(self._device, host)
+        _ = self._device.causal_mask  # nothing can be copied while a graph is captured
+        self._renewal.update(host)
 
-    def __call__(self, *operands: Any, **attributes: Any) -> tuple[Tensor, Tensor | None]:
-        if self._device.record is None:
-            return super().__call__(*operands, **attributes)
-        q, cache, _, _, block_table = operands[:5]
-        return self._captured(
-            self._device.record, q, cache, block_table, attributes["scale"], attributes.get("causal", True)
-        )
-
-    def _captured(
-        self, record: Record, q: Tensor, cache: NPUPagedKV, block_table: Tensor, scale: float, causal: bool
+    def __call__(
+        self,
+        q: Tensor,
+        cache: NPUPagedKV,
+        query_start: NDArray[Any],
+        seq_lens: NDArray[Any],
+        block_table: Tensor,
+        sinks: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        causal: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
+        record = self._device.record
+        if record is None:
+            return super().__call__(
+                q, cache, query_start, seq_lens, block_table, sinks, scale=scale, window=window, causal=causal
+            )
+        attention = self._renewal.within(record)
         k, v = (x.reshape(*x.shape[:2], -1) for x in cache.whole)
-        given = self._scaled(q, scale, None) | {"block_size": BLOCK_SIZE, "input_layout": "TND"}
-        given |= {"softmax_lse_flag": self._wants_lse}
-        if causal:
+        given = self._given(q, scale, sinks)
+        if isinstance(attention.lists, RowLists):
+            given |= {"atten_mask": attention.lists.hidden[: q.shape[0]]}
+        elif causal:
             given |= {"sparse_mode": CAUSAL, "atten_mask": self._device.causal_mask}
-        lists: CapturedLists = record.notes[id(self)]
-        return lists.capture(self._device, (q.contiguous(), k, v), block_table, given)
+        return attention.capture(self._device, (q.contiguous(), k, v), block_table, given)
 
 
 def nothing(q: Tensor, width: int) -> tuple[Tensor, Tensor]:

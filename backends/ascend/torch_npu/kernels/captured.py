@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...chips import BLOCK_SIZE
-from ..batches import Batch
+from xinheng.core.ir.graph import Node
+
+from ...._torch.capture import Record
+from ..host_lists import RowLists, SequenceLists
+from ..version import Version
 
 if TYPE_CHECKING:
     from ..device import AscendDevice
@@ -22,45 +24,34 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 
 
-@dataclass
+@dataclass(frozen=True)
 class Task:
-    """The attention of one node in one captured graph."""
+    """The call of one node in one captured graph, without its lists."""
 
     handle: Any
     event: Any
     memory: tuple[Tensor, Tensor, Tensor]
     given: dict[str, Any]
     out: list[Tensor]
-    seen: Tensor
 
 
-class CapturedLists:
-    """The host lists of one node in one graph: all rows belong to a sequence, those of padding to a last one.
+class CapturedAttention:
+    """The attention of one node in one captured graph."""
 
-    Rows that see no key come out as anything, so they are overwritten behind the operator.
-    """
-
-    def __init__(self, names: tuple[str, str]) -> None:
-        self._names = names
-        self._start: NDArray[Any] = np.zeros(1, np.int64)
-        self._lengths: NDArray[Any] = np.zeros(0, np.int64)
+    def __init__(self, version: Version, lists: SequenceLists) -> None:
+        self._version, self.lists = version, lists
         self._task: Task | None = None
 
-    def renew(self, device: AscendDevice, host: dict[str, NDArray[Any]]) -> None:
-        """Take the lists of the next run, and give them to the task if it was captured already."""
-        self._start, self._lengths = host["query_start"].astype(np.int64), host["seq_lens"].astype(np.int64)
+    def update(self, device: AscendDevice) -> None:
+        """Give the lists of the next run to the task, if it was captured already."""
         task = self._task
         if task is None:
             return
-        tokens, width = task.out[0].shape[0], task.given["block_table"].shape[1]
-        task.seen.copy_(self._seen(device, tokens))
         stream = device.update_stream
         with device.runtime.stream(stream):
             device.runtime.graph_task_update_begin(stream, task.handle)
             try:
-                torch.ops.npu.npu_fused_infer_attention_score(
-                    *task.memory, **task.given, **self._lists(tokens, width), out=task.out
-                )
+                self._version.operator()(*task.memory, **task.given, **self._renewed(), out=task.out)
             finally:
                 device.runtime.graph_task_update_end(stream)
             task.event.record(stream)
@@ -68,35 +59,63 @@ class CapturedLists:
     def capture(
         self, device: AscendDevice, memory: tuple[Tensor, Tensor, Tensor], table: Tensor, given: dict[str, Any]
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend into the graph that is being captured."""
-        q, npu = memory[0], torch.ops.npu
-        tokens, heads, wide = q.shape[0], q.shape[1], table.shape[1]
-        table = torch.cat((table.to(torch.int32), table.new_zeros((1, wide), dtype=torch.int32)))
-        wants = given["softmax_lse_flag"]
-        out = [torch.empty_like(q), q.new_empty((tokens, heads, 1) if wants else (1,), dtype=torch.float32)]
-        lists = self._lists(tokens, wide)
-        given = given | {"block_table": table}
-        workspace = npu._npu_fused_infer_attention_score_get_max_workspace(*memory, **given, **lists)
-        given |= {"workspace": workspace}
-        seen = torch.empty((tokens, 1), dtype=torch.bool, device=q.device)  # filling it would be part of each replay
+        """Attend into the graph that is being captured: queries [rows, heads, width], keys and values in pages."""
+        version, lists, q = self._version, self.lists, memory[0]
+        tokens, heads, _ = q.shape
+        given = given | {"block_table": lists.bind(tokens, table), "input_layout": lists.layout}
+        wants = given[version.sums]
+        shape = (tokens, heads, 1) if lists.layout == "TND" else (tokens, heads, 1, 1)
+        if lists.layout == "BSND":
+            memory = (q[:, None], *memory[1:])
+        out = [torch.empty_like(memory[0]), q.new_empty(shape if wants else (1,), dtype=torch.float32)]
+        given |= {"workspace": version.workspace()(*memory, **given, **self._renewed())}
         stream, event = device.runtime.current_stream(device.device), device.runtime.ExternalEvent()
         event.wait(stream)
         event.reset(stream)
         device.runtime.graph_task_group_begin(stream)
-        npu.npu_fused_infer_attention_score(*memory, **given, **lists, out=out)
+        version.operator()(*memory, **given, **self._renewed(), out=out)
         handle = device.runtime.graph_task_group_end(stream)
-        self._task = Task(handle, event, memory, given, out, seen)
-        made = torch.where(seen[..., None], out[0], 0.0)
-        return made, torch.where(seen, out[1][..., 0], -torch.inf) if wants else None
+        self._task = Task(handle, event, memory, given, out)
+        seen = lists.seen[:tokens]
+        made = torch.where(seen[..., None], out[0].reshape(q.shape), 0.0)
+        return made, torch.where(seen, out[1].reshape(tokens, heads), -torch.inf) if wants else None
 
-    def _lists(self, tokens: int, width: int) -> dict[str, list[int]]:
-        """The lists of a run: running sums of queries up to all tokens, and the keys of each sequence."""
-        ends, lengths = [int(end) for end in self._start[1:]], [int(length) for length in self._lengths]
-        rest = tokens - (ends[-1] if ends else 0)
-        return dict(zip(self._names, ([*ends, tokens], [*lengths, min(rest, width * BLOCK_SIZE)]), strict=True))
+    def _renewed(self) -> dict[str, Any]:
+        return self._version.lists(*self.lists.lists())
 
-    def _seen(self, device: AscendDevice, tokens: int) -> Tensor:
-        """Which rows see a key, [tokens, 1]."""
-        seen = np.zeros((tokens, 1), bool)
-        seen[Batch.of(self._start, self._lengths, tokens).rows] = True
-        return device.placed(seen)
+
+class Renewal:
+    """The captured attentions of one node, one for each graph.
+
+    Those of nodes that read the same lists share them: `by_row` says how they are told, and `window` what is hidden.
+    """
+
+    def __init__(
+        self, device: AscendDevice, version: Version, node: Node, by_row: bool, window: int | None = None
+    ) -> None:
+        self._device, self._version, self._by_row, self._window = device, version, by_row, window
+        given = [node.operand(name) for name in ("query_start", "seq_lens")]
+        self._names = tuple(value.name for value in given if value is not None)
+
+    def update(self, host: dict[str, NDArray[Any]]) -> None:
+        """Take the lists of the run that is about to be captured or replayed."""
+        record = self._device.record
+        assert record is not None
+        if id(self) not in record.notes:
+            shared = (self._names, self._by_row, self._window)
+            if shared not in record.notes:
+                record.notes[shared] = self._lists(host["seq_lens"].size)
+            record.notes[id(self)] = CapturedAttention(self._version, record.notes[shared])
+        attention = self.within(record)
+        attention.lists.renew(host)
+        attention.update(self._device)
+
+    def within(self, record: Record) -> CapturedAttention:
+        """The attention in one graph."""
+        found: CapturedAttention = record.notes[id(self)]
+        return found
+
+    def _lists(self, sequences: int) -> SequenceLists:
+        if self._by_row:
+            return RowLists(self._device, sequences, self._window)
+        return SequenceLists(self._device, sequences)

@@ -12,8 +12,11 @@ from xinheng.core.hal import KernelRegistry
 from xinheng.core.ir.graph import Node
 
 from ...chips import BLOCK_SIZE
+from ..batches import Batch
 from ..handles import NPUPagedLatent
+from ..version import FIRST
 from .attention import CAUSAL, nothing
+from .captured import Renewal
 from .conditions import HALVES, filled, held, shaped
 from .planner import Planner
 
@@ -32,18 +35,26 @@ def register_latent(kernels: KernelRegistry, device: AscendDevice) -> None:
     """Enter the kernel of generations with fused attention."""
     kernels.register(
         ops.mla_attention,
-        name="npu_fused_infer_attention_score",
+        name=FIRST.name,
         dtypes=HALVES,
         when=_attendable,
         host=("query_start", "seq_lens"),
-    )(Planner(lambda node: LatentAttention(device, device.reads(node.results[1]))))
+    )(Planner(lambda node: LatentAttention(device, node)))
 
 
 class LatentAttention:
-    """One attention of a graph. Longer prompts go in pieces of 16 queries, each a sequence to the operator."""
+    """One attention of a graph. Longer prompts go in pieces of 16 queries, each a sequence to the operator.
 
-    def __init__(self, device: AscendDevice, wants_lse: bool) -> None:
-        self._device, self._wants_lse = device, wants_lse
+    In a captured graph each query is a sequence of its own, so that their number does not depend on the lists.
+    """
+
+    def __init__(self, device: AscendDevice, node: Node) -> None:
+        self._device, self._wants_lse = device, device.reads(node.results[1])
+        self._renewal = Renewal(device, FIRST, node, by_row=True)
+
+    def update(self, host: dict[str, NDArray[Any]]) -> None:
+        """Take the lists of the run that is about to be captured or replayed."""
+        self._renewal.update(host)
 
     def __call__(
         self,
@@ -57,31 +68,27 @@ class LatentAttention:
         scale: float,
         causal: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
+        latent, rope = cache.whole
+        given: dict[str, Any] = {
+            FIRST.heads: q_latent.shape[1], FIRST.scale: scale, FIRST.sums: self._wants_lse, "key_rope": rope,
+            "num_key_value_heads": 1, "block_size": BLOCK_SIZE,
+        }  # fmt: skip
+        if self._device.record is not None:
+            attention = self._renewal.within(self._device.record)
+            given |= {"query_rope": q_rope.contiguous()}
+            return attention.capture(self._device, (q_latent.contiguous(), latent, latent), block_table, given)
         whole = self._device.batch(query_start, seq_lens, q_latent.shape[0])
         if not whole.sequences.size:
             return nothing(q_latent, LATENT)
-        batch = self._device.remembered.get(
+        batch: Batch = self._device.remembered.get(
             "pieces", (whole.counts, whole.lengths, whole.sequences), (), lambda: whole.divided(QUERIES)
         )
-        latent, rope = cache.whole
-        sparse = {"sparse_mode": CAUSAL, "atten_mask": self._device.causal_mask} if batch.longest > 1 else {}
-        out, lse = torch.ops.npu.npu_fused_infer_attention_score(
-            self._device.rows_of_queries(q_latent, batch),
-            latent,
-            latent,
-            query_rope=self._device.rows_of_queries(q_rope, batch),
-            key_rope=rope,
-            num_heads=q_latent.shape[1],
-            num_key_value_heads=1,
-            scale=scale,
-            input_layout="TND",
-            block_table=self._device.rows_of_table(block_table, batch),
-            block_size=BLOCK_SIZE,
-            actual_seq_lengths=batch.ends,
-            actual_seq_lengths_kv=[int(n) for n in batch.lengths],
-            softmax_lse_flag=self._wants_lse,
-            **sparse,
-        )
+        given |= {"query_rope": self._device.rows_of_queries(q_rope, batch)}
+        given |= FIRST.lists(batch.ends, [int(n) for n in batch.lengths])
+        if batch.longest > 1:
+            given |= {"sparse_mode": CAUSAL, "atten_mask": self._device.causal_mask}
+        rows, table = self._device.rows_of_queries(q_latent, batch), self._device.rows_of_table(block_table, batch)
+        out, lse = FIRST.operator()(rows, latent, latent, input_layout="TND", block_table=table, **given)
         return self._device.spread(out, lse.reshape(-1, q_latent.shape[1]) if self._wants_lse else None, batch)
 
 

@@ -13,7 +13,9 @@ from .latent import register_latent
 from .moe import register_moe
 from .nn import register_nn
 from .quantization import register_quantization
+from .sampling import register_sampling
 from .tiled import register_tiled
+from .varlen import register_varlen
 
 if TYPE_CHECKING:
     from ..device import AscendDevice
@@ -28,8 +30,11 @@ def register_kernels(kernels: KernelRegistry, device: AscendDevice) -> None:
         register_cache(kernels)
         register_attention(kernels, device)
         register_latent(kernels, device)
-        register_quantization(kernels)
+        register_quantization(kernels, device.fast)
         register_moe(kernels)
+    if chip.sampling:
+        register_sampling(kernels, device)
     if chip.atb:
         register_tiled(kernels)
         register_atb(kernels, device)
+        register_varlen(kernels, device)

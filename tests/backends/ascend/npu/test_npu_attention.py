@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from xinheng.backends.ascend.doubles.call import OperatorDouble
 from xinheng.backends.ascend.torch_npu.batches import Batch
 from xinheng.conformance.case import Sample
 from xinheng.conformance.cases.attention import cache
 from xinheng.conformance.cases.sequences import SCENES, Scene, paged, starts
-from xinheng.conformance.operands import KV, Latent, gain, ints, normal, rng
+from xinheng.conformance.operands import KV, F, Latent, gain, ints, normal, rng
 from xinheng.core.ir import DTYPES
 
 from ....samples import demand
@@ -81,6 +82,49 @@ def test_fused_attention(note: str, kind: str) -> None:
 @pytest.mark.parametrize("note", [*shaped("310p"), *LONG])
 def test_attention_of_atlas_cards(note: str) -> None:
     demand(sample_of(note, (shaped("310p") | LONG)[note]), DTYPES["float16"], use("310p"), "npu_paged_attention")
+
+
+def packed_sample(note: str, scene: Scene) -> Sample:
+    """A sample of `sdpa_varlen`, with rows of NaN behind the keys of the last sequence."""
+    heads, kv_heads = scene.heads
+    keys = [length for _, length in scene.sequences]
+    spare = np.arange(sum(keys) + 3)[:, None, None] < sum(keys)
+    k, v = (F(np.where(spare, rng(note, i).normal(size=(len(spare), kv_heads, w)), np.nan))
+            for i, w in enumerate(scene.widths))  # fmt: skip
+    operands = (
+        normal(scene.tokens, heads, scene.widths[0], scale=scene.sharp),
+        *(k, v, starts([n for n, _ in scene.sequences]), starts(keys)),
+    )
+    return Sample("sdpa_varlen", note.replace(" ", "-"), operands, scene.attributes, data=("normal",))
+
+
+PROMPTS = {
+    "whole prompts": Scene([(40, 40), (1, 1), (7, 7)], widths=(32, 32), unused=2),
+    "whole prompts in a window": Scene([(40, 40), (20, 20)], widths=(32, 32), window=9),
+    "a sequence without queries": Scene([(5, 5), (0, 9), (6, 6)], widths=(32, 32)),
+    "one token": Scene([(1, 1)], widths=(16, 16)),
+}
+
+
+@pytest.mark.parametrize("note", [*shaped("310p"), *LONG, *PROMPTS])
+def test_attention_side_by_side_on_atlas_cards(note: str) -> None:
+    scene = (shaped("310p") | LONG | PROMPTS)[note]
+    demand(packed_sample(note, scene), DTYPES["float16"], use("310p"), "npu_flash_attention")
+
+
+@pytest.mark.parametrize(("note", "called"), [("whole prompts", "_npu_flash_attention"),
+                                              ("chunk over blocks", "_npu_paged_attention_splitfuse")])  # fmt: skip
+def test_whole_prompts_need_no_pages(note: str, called: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    plain = OperatorDouble.__call__
+
+    def call(self: OperatorDouble, *args: Any, **kwargs: Any) -> Any:
+        seen.append(self._name)
+        return plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(OperatorDouble, "__call__", call)
+    demand(packed_sample(note, (LONG | PROMPTS)[note]), DTYPES["float16"], use("310p"), "npu_flash_attention")
+    assert called in seen and ("_npu_reshape_and_cache" in seen) == (called != "_npu_flash_attention")
 
 
 @pytest.mark.parametrize("width", [16, 48, 128, 256])

@@ -128,6 +128,15 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: NPU.npu_quant_matmul(CODES, MATRIX, torch.ones(6), output_dtype=5), "scale per token"),
     (lambda: NPU.npu_quant_matmul(CODES, MATRIX, torch.ones(6), pertoken_scale=torch.ones(4)), "float16 and bfloat16"),
     (lambda: NPU.npu_dynamic_quant(torch.randn(2, 8)), "float16, bfloat16, not float32"),
+    (lambda: NPU.npu_add_rms_norm_dynamic_quant(halves(2, 8), halves(2, 8), torch.ones(8)), "gamma must be float16"),
+    (lambda: NPU.npu_add_rms_norm_dynamic_quant(halves(2, 8), halves(1, 8), halves(8)), "one shape"),
+    (lambda: NPU.npu_swiglu_quant(halves(2, 8), activate_left=True), "quant_mode must be given"),
+    (lambda: NPU.npu_swiglu_quant(halves(2, 8194), activate_left=True, quant_mode=1), "at most 8192"),
+    (lambda: NPU.npu_top_k_top_p(torch.randn(2, 8), None, None), "must not both be left out"),
+    (lambda: NPU.npu_top_k_top_p(torch.randn(2, 8), None, torch.tensor([0, 3]).int()), "k must lie in 1 to 8"),
+    (lambda: NPU.npu_top_k_top_p(torch.randn(2, 8), None, torch.tensor([1, 3])), "k must be int32"),
+    (lambda: NPU.npu_top_k_top_p(torch.randn(2, 8), halves(2)), "p must have the dtype of logits"),
+    (lambda: NPU.npu_top_k_top_p(torch.randn(2, 8), torch.tensor([0.5, 1.5])), "p must lie in 0 to 1"),
     (lambda: NPU.npu_format_cast(torch.randn(16, 16), 29), "cannot lie in FRACTAL_NZ"),
     (lambda: NPU.npu_convert_weight_to_int4pack(torch.full((8, 8), 9, dtype=torch.int32)), "-8 to 7"),
     (lambda: NPU.npu_grouped_matmul([halves(4, 8)], [STACK], group_list=COUNTS, split_item=3), "group_type 0"),
@@ -148,6 +157,44 @@ def test_other_operators_refuse(call: Callable[[], Any], rule: str) -> None:
 def test_the_schema_refuses_names_it_does_not_know() -> None:
     with pytest.raises(RuntimeError, match="antiquant_groupsize"):
         grouped(antiquant_groupsize=32)
+
+
+def prompts(**change: Any) -> Any:
+    """A right call of ATB's attention over whole prompts, with some arguments changed."""
+    doubles.emulate(chip_called("310p"))
+    mask = torch.zeros(1, 1, 16, 16, dtype=torch.float16)
+    given: dict[str, Any] = {
+        "query": halves(16, 4, 32),
+        "key": halves(16, 2, 32),
+        "value": halves(16, 2, 32),
+        "mask": NPU.npu_format_cast(mask, 29),
+        "seq_len": torch.tensor([10, 6], dtype=torch.int32),
+        "out": halves(16, 4, 32),
+    } | change
+    ATB._npu_flash_attention(scale_value=0.2, num_heads=4, num_kv_heads=2, **given)
+    return given["out"]
+
+
+PROMPTS: list[tuple[dict[str, Any], str]] = [
+    ({"mask": torch.zeros(1, 1, 16, 16, dtype=torch.float16)}, "FRACTAL_NZ"),
+    ({"mask": torch.zeros(1, 1, 16, 16, dtype=torch.int8)}, "mask must be float16"),
+    ({"query": halves(15, 4, 32), "out": halves(15, 4, 32), "key": halves(15, 2, 32), "value": halves(15, 2, 32)},
+     "in steps of 16, not 15"),
+    ({"seq_len": torch.tensor([10, 6])}, "seq_len must be int32"),
+    ({"seq_len": torch.tensor([10, 5], dtype=torch.int32)}, "add up to 16 tokens"),
+    ({"key": halves(32, 2, 32)}, "key and value must be"),
+    ({"query": torch.randn(16, 4, 32)}, "query must be float16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "rule"), PROMPTS, ids=[rule for _, rule in PROMPTS])
+def test_attention_over_prompts_refuses(change: dict[str, Any], rule: str) -> None:
+    with pytest.raises(RuntimeError, match=f"_npu_flash_attention.*{rule}"):
+        prompts(**change)
+
+
+def test_attention_over_prompts_takes_the_right_call() -> None:
+    assert prompts().isfinite().all()
 
 
 @pytest.mark.parametrize("word", ["310p", "910a"])

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from xinheng.backends.ascend.doubles.call import OperatorDouble
 from xinheng.backends.ascend.torch_npu.grouped import coding_of
 from xinheng.backends.ascend.torch_npu.handles import NPUWeight, TiledPagedKV
 from xinheng.conformance.case import Sample
+from xinheng.conformance.cases import SAMPLES
 from xinheng.conformance.cases.moe import _stack, _weights
-from xinheng.conformance.operands import KV, W, ints, normal, rng
+from xinheng.conformance.operands import KV, F, T, W, ints, normal, rng
 from xinheng.core.hal import StateSpace, WeightPart, WeightSource
 from xinheng.core.ir import DTYPES, DType
+from xinheng.core.ir.dtype import float32
 from xinheng.core.ir.types import paged_kv
 from xinheng.core.schemes import scheme
 
@@ -19,7 +24,7 @@ from ....samples import EVERY, demand
 from .emulated import DEVICES, use
 
 KINDS = ("float32", "float16", "bfloat16")
-ATTENTION = ("paged_attention", "mla_attention")
+ATTENTION = ("paged_attention", "mla_attention", "sdpa_varlen")
 GROUPED = ["q4_0", "q8_0", *(f"int{b}_g{g}{s}" for b in (4, 8) for g in (32, 64, 128) for s in ("", "_bf16"))]
 
 
@@ -98,6 +103,89 @@ def test_grouped_weights_multiply_in_the_dtype_of_their_scales(coding: str, colu
     chosen, refusals = use("910b").select(sample.in_dtype(other).graph().nodes[-1])
     assert chosen is not None and chosen.name == "torch_linear"
     assert any("must be the dtype of activations" in refusal.reason for refusal in refusals)
+
+
+def channels(rows: int, columns: int, biased: bool) -> Sample:
+    """A product with weights of int8 and a scale per channel; rows of activations are zero, large and small."""
+    given = rng("tokens").normal(size=(5, columns)) * np.array([1, 0, 300, 1e-3, 1])[:, None]
+    weight = W(rng("channels").normal(size=(rows, columns)), (("int8_row", rows),))
+    return Sample("linear", "w8a8", (F(given), weight, normal(rows) if biased else None), {}, data=("normal",))
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("rows", "columns", "biased"), [(24, 96, True), (7, 33, False)])
+def test_fast_mode_multiplies_int8_by_int8(rows: int, columns: int, biased: bool, kind: str) -> None:
+    demand(channels(rows, columns, biased), DTYPES[kind], use("910b", "fast"), "npu_quant_matmul")
+
+
+def test_fast_products_of_many_channels_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xinheng.backends.ascend.torch_npu.kernels import quantization
+
+    monkeypatch.setattr(quantization, "ROWS", 16)
+    demand(channels(40, 64, True), DTYPES["float16"], use("910b", "fast"), "npu_quant_matmul")
+
+
+@pytest.mark.parametrize(("word", "mode", "kind"), [("910b", "strict", "float16"), ("310p", "fast", "float16"),
+                                                    ("910b", "fast", "float32")])  # fmt: skip
+def test_elsewhere_activations_stay_as_they_are(word: str, mode: str, kind: str) -> None:
+    chosen, _ = use(word, mode).select(channels(24, 96, True).in_dtype(DTYPES[kind]).graph().nodes[-1])
+    assert chosen is not None and chosen.name == "torch_linear"
+
+
+def test_fast_mode_declares_what_it_rounds() -> None:
+    for word, mode, told in (("910b", "strict", False), ("910b", "fast", True), ("310p", "fast", False)):
+        arithmetic = use(word, mode).capabilities.arithmetic
+        assert arithmetic is not None and bool(arithmetic.programs) == told
+
+
+DRAWS = ("top_k-5", "top_p-0.55", "top_p-0.9", "all", "mixed", "top_p-of-top_k", "min_p-of-top_p", "greedy", "plain")
+SAMPLED = [
+    sample
+    for sample in SAMPLES["top_k_top_p_sample"]
+    if sample.label.split("_", 1)[1] in {f"{row}-{draw}" for row in ("tied", "masked") for draw in DRAWS}
+    or sample.label.endswith(("many-top_p", "many-top_k"))
+]
+
+
+@pytest.mark.parametrize("sample", SAMPLED, ids=lambda sample: sample.label)
+def test_tokens_are_drawn_as_the_reference_draws_them(sample: Sample) -> None:
+    demand(sample, DTYPES["float32"], use("910b"), "npu_top_k_top_p")
+
+
+@pytest.mark.parametrize("word", ["310p", "910a"])
+def test_other_generations_sort(word: str) -> None:
+    chosen, _ = use(word).select(SAMPLED[0].in_dtype(DTYPES["float32"]).graph().nodes[-1])
+    assert chosen is not None and chosen.name == "torch_top_k_top_p_sample"
+
+
+@pytest.mark.parametrize(("top_k", "top_p", "width", "called"), [
+    ([0, 0], [0.9, 0.5], 41, ["npu_top_k_top_p"]), ([5, 3], [0.9, 0.5], 41, []), ([0, 5], [0.9, 0.5], 41, []),
+    ([0, 0], [0.9, 1.0], 41, []), ([0, 0], [0.9, 0.99], 3000, ["npu_top_k_top_p"]),
+])  # fmt: skip
+def test_the_operator_filters_rows_without_top_k(
+    top_k: list[int], top_p: list[float], width: int, called: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    plain = OperatorDouble.__call__
+
+    def call(self: OperatorDouble, *args: Any, **kwargs: Any) -> Any:
+        seen.append(self._name)
+        return plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(OperatorDouble, "__call__", call)
+    flat = rng("flat").normal(size=(2, width)) * 0.01
+    kept = (T(np.array(x), float32) for x in (top_p, [0.0, 0.0]))
+    operands = (
+        T(flat, float32),
+        T(np.array([0.3, 0.7]), float32),
+        T(np.array([0.7, 1.0]), float32),
+        ints(top_k),
+        *kept,
+    )
+    demand(
+        Sample("top_k_top_p_sample", "flat", operands, {}, data=("normal",)), float32, use("910b"), "npu_top_k_top_p"
+    )
+    assert seen == called
 
 
 @pytest.mark.parametrize("coding", GROUPED)
