@@ -15,12 +15,16 @@ from xinheng.core.ir.types import StateType
 
 from ..handles import MindSporePagedKV
 from ..tensors import DTYPES, converted
+from .movement import piece
 from .registry import FLOATS, MINDSPORE_KERNELS, double, narrow, wide
 
-_PRODUCT: Any = msops.BatchMatMul()
-_BY_ROWS: Any = msops.BatchMatMul(transpose_b=True)
 _MAX: Any = msops.ReduceMax(True)
 _SUM: Any = msops.ReduceSum(True)
+RUN = 64
+"""Keys are taken in runs of so many, and runs added in their order, so that no bit of a query's result depends on how
+many keys behind it are there. Products without a transposed operand have the same bits for any number of rows and runs
+as long as their sums are short; those of queries and keys are cut at `_WIDTH`."""
+_WIDTH = 128
 
 
 def readable(node: Node) -> bool | str:
@@ -72,13 +76,13 @@ def paged_attention(
         if n == 0:
             continue
         first = max(0, length - n - window + 1) if window else 0
-        keys, positions = np.arange(first, length), np.arange(length - n, length)
+        keys, positions = _runs(first, length), np.arange(length - n, length)
         visible = _visible(keys, positions, window, causal)
         if not visible.any():
             made = _nothing(n, q, cache)
         else:
             k, v = _read(cache, block_table[s], keys)
-            part = None if bias is None else bias[begin:end][:, :, first:length]
+            part = None if bias is None else msops.gather(bias[begin:end], ms.Tensor(np.maximum(keys, 0)), -1)
             made = _attend(q[begin:end], k, v, visible, sinks, part, scale, softcap)
         outputs.append(made[0])
         sums.append(made[1])
@@ -94,7 +98,7 @@ def paged_attention(
 
 def _visible(keys: NDArray[Any], positions: NDArray[Any], window: int | None, causal: bool) -> NDArray[np.bool_]:
     """Which key each query sees, [queries, keys]."""
-    seen = np.broadcast_to(positions[:, None] >= 0, (positions.size, keys.size))
+    seen = (positions[:, None] >= 0) & (keys >= 0)
     if causal:
         seen = seen & (keys <= positions[:, None])
     if window:
@@ -110,20 +114,55 @@ def _nothing(n: int, q: Any, cache: MindSporePagedKV) -> tuple[Any, Any]:
 
 
 def _read(cache: MindSporePagedKV, blocks: NDArray[Any], keys: NDArray[Any]) -> list[Any]:
-    """Keys and values at some positions of a sequence, each float32 [heads, positions, width]."""
-    size = cache.k.shape[1]
-    slots = ms.Tensor((blocks[keys // size].astype(np.int64) * size + keys % size).astype(np.int32))
-    flat = (pages.reshape((-1, *pages.shape[2:])) for pages in (cache.k, cache.v))
-    return [msops.transpose(wide(msops.gather(pages, slots, 0)), (1, 0, 2)) for pages in flat]
+    """Keys and values at whole runs of positions, each float32 [heads, runs, RUN, width]; zeros at position -1."""
+    size, at = cache.k.shape[1], np.maximum(keys, 0)
+    slots = ms.Tensor((blocks[at // size].astype(np.int64) * size + at % size).astype(np.int32))
+    made = []
+    for pages in (cache.k, cache.v):
+        heads, width = pages.shape[2:]
+        rows = wide(msops.gather(pages.reshape((-1, heads, width)), slots, 0))
+        if keys[0] < 0 or keys[-1] < 0:
+            there = ms.Tensor((keys >= 0).reshape(-1, 1, 1))
+            rows = msops.select(there, rows, ms.Tensor(0.0, ms.float32))
+        made.append(msops.transpose(rows, (1, 0, 2)).reshape((heads, -1, RUN, width)))
+    return made
+
+
+def _runs(first: int, length: int) -> NDArray[Any]:
+    """Positions first to length - 1 as whole runs, which begin at multiples of RUN; -1 for others."""
+    keys = np.arange(first - first % RUN, length + -length % RUN)
+    return np.where((keys >= first) & (keys < length), keys, -1)
+
+
+def _logits(grouped: Any, k: Any) -> Any:
+    """Products float64 [kv_heads, rows, m] of queries [kv_heads, rows, width] and keys [kv_heads, runs, RUN, width]."""
+    kv_heads, rows, width = grouped.shape
+    queries, keys, total = grouped.expand_dims(1), msops.transpose(k, (0, 1, 3, 2)), None
+    for start in range(0, width, _WIDTH):
+        stop = min(start + _WIDTH, width)
+        part = double(msops.matmul(piece(queries, -1, start, stop), piece(keys, 2, start, stop)))
+        total = part if total is None else total + part
+    return msops.transpose(total, (0, 2, 1, 3)).reshape((kv_heads, rows, -1))
+
+
+def _mixed(shares: Any, v: Any) -> Any:
+    """Shares float32 [kv_heads, rows, m] of values [kv_heads, runs, RUN, width], float32 [kv_heads, rows, width]."""
+    kv_heads, rows, _ = shares.shape
+    runs = msops.transpose(shares.reshape((kv_heads, rows, -1, RUN)), (0, 2, 1, 3))
+    parts = msops.matmul(runs, v)
+    total = parts[:, 0] + 0.0
+    for run in range(1, parts.shape[1]):
+        total = total + parts[:, run]
+    return total
 
 
 def _attend(
     q: Any, k: Any, v: Any, visible: NDArray[np.bool_], sinks: Any, bias: Any, scale: float, softcap: float | None
 ) -> tuple[Any, Any]:
-    """One sequence: q [n, heads, k_dim] over k, v [kv_heads, m, width] to float32 ([n, heads, v_dim], [n, heads])."""
-    (n, heads, width), (kv_heads, m, _) = q.shape, k.shape
+    """One sequence: q [n, heads, k_dim] over k, v [kv_heads, runs, RUN, width] to float32 ([n, heads, v_dim], lse)."""
+    (n, heads, width), kv_heads, m = q.shape, k.shape[0], visible.shape[1]
     grouped = msops.transpose(wide(q), (1, 0, 2)).reshape((kv_heads, heads // kv_heads * n, width))
-    logits = double(_BY_ROWS(grouped, k)).reshape((heads, n, m)) * scale
+    logits = _logits(grouped, k).reshape((heads, n, m)) * scale
     if softcap:
         logits = msops.tanh(logits / softcap) * softcap
     if bias is not None:
@@ -135,11 +174,21 @@ def _attend(
     if sink is not None:
         top = msops.maximum(top, sink)
     p = msops.exp(logits - top)
-    total = _SUM(p, -1)
+    total = _total(p)
     if sink is not None:
         total = total + msops.exp(sink - top)
     safe = msops.select(seen, total, ms.Tensor(1.0, ms.float64))
     shares = converted(p / safe, ms.float32).reshape((kv_heads, heads // kv_heads * n, m))
-    out = _PRODUCT(shares, v).reshape((heads, n, v.shape[-1]))
+    out = _mixed(shares, v).reshape((heads, n, v.shape[-1]))
     lse = narrow(msops.select(seen, top + msops.log(safe), ms.Tensor(-np.inf, ms.float64)), v)
     return msops.transpose(out, (1, 0, 2)), msops.transpose(lse.reshape((heads, n)), (1, 0))
+
+
+def _total(p: Any) -> Any:
+    """The sums of rows [heads, n, m], as [heads, n, 1]: of each run, then of runs in their order."""
+    heads, n, _ = p.shape
+    runs = _SUM(p.reshape((heads, n, -1, RUN)), -1)
+    total = runs[:, :, 0]
+    for run in range(1, runs.shape[2]):
+        total = total + runs[:, :, run]
+    return total
