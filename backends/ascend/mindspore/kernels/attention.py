@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import mindspore as ms
@@ -69,8 +70,60 @@ def paged_attention(
     softcap: float | None = None,
     causal: bool = True,
 ) -> tuple[Any, Any]:
-    outputs, sums = [], []
-    for s, length in enumerate(seq_lens.tolist()):
+    size = cache.k.shape[1]
+    pages = [x.reshape((x.shape[0] * size, *x.shape[2:])) for x in (cache.k, cache.v)]
+
+    def slots(s: int, keys: NDArray[Any]) -> NDArray[Any]:
+        made: NDArray[Any] = block_table[s][keys // size].astype(np.int64) * size + keys % size
+        return made
+
+    how = (scale, window, softcap, causal)
+    return _attention(q, pages, query_start, seq_lens, slots, sinks, bias, how)
+
+
+@MINDSPORE_KERNELS.register(
+    ops.sdpa_varlen, name="mindspore_sdpa_varlen", dtypes=FLOATS, host=("query_start", "key_start")
+)
+def sdpa_varlen(
+    q: Any,
+    k: Any,
+    v: Any,
+    query_start: NDArray[Any],
+    key_start: NDArray[Any],
+    sinks: Any = None,
+    bias: Any = None,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    causal: bool = True,
+) -> tuple[Any, Any]:
+    def slots(s: int, keys: NDArray[Any]) -> NDArray[Any]:
+        made: NDArray[Any] = keys + int(key_start[s])
+        return made
+
+    how = (scale, window, softcap, causal)
+    return _attention(q, [wide(k), wide(v)], query_start, np.diff(key_start), slots, sinks, bias, how)
+
+
+Slots = Callable[[int, NDArray[Any]], NDArray[Any]]
+"""The rows of keys and values that hold some positions of a sequence."""
+
+
+def _attention(
+    q: Any,
+    rows: list[Any],
+    query_start: NDArray[Any],
+    lengths: NDArray[Any],
+    slots: Slots,
+    sinks: Any,
+    bias: Any,
+    how: tuple[float, int | None, float | None, bool],
+) -> tuple[Any, Any]:
+    """Sequence by sequence; `rows` are keys and values [slots, kv_heads, width], `how` the attributes of the ops."""
+    scale, window, softcap, causal = how
+    outputs, sums, v_width = [], [], rows[1].shape[-1]
+    for s, length in enumerate(lengths.tolist()):
         begin, end = int(query_start[s]), int(query_start[s + 1])
         n = end - begin
         if n == 0:
@@ -79,16 +132,20 @@ def paged_attention(
         keys, positions = _runs(first, length), np.arange(length - n, length)
         visible = _visible(keys, positions, window, causal)
         if not visible.any():
-            made = _nothing(n, q, cache)
+            made = _nothing(n, q, v_width)
         else:
-            k, v = _read(cache, block_table[s], keys)
-            part = None if bias is None else msops.gather(bias[begin:end], ms.Tensor(np.maximum(keys, 0)), -1)
+            # filled places take the values of a row that exists, and are zeroed
+            at = np.where(keys < 0, length - 1, keys)
+            k, v = (_in_runs(x, slots(s, at), keys >= 0) for x in rows)
+            part = None
+            if bias is not None:
+                part = msops.gather(wide(bias)[begin:end], ms.Tensor(at.astype(np.int32)), 2)
             made = _attend(q[begin:end], k, v, visible, sinks, part, scale, softcap)
         outputs.append(made[0])
         sums.append(made[1])
     done = int(query_start[-1])
     if done < q.shape[0] or not outputs:
-        out, lse = _nothing(q.shape[0] - done, q, cache)
+        out, lse = _nothing(q.shape[0] - done, q, v_width)
         outputs.append(out)
         sums.append(lse)
     if len(outputs) == 1:
@@ -106,26 +163,20 @@ def _visible(keys: NDArray[Any], positions: NDArray[Any], window: int | None, ca
     return seen
 
 
-def _nothing(n: int, q: Any, cache: MindSporePagedKV) -> tuple[Any, Any]:
+def _nothing(n: int, q: Any, width: int) -> tuple[Any, Any]:
     """The result of n queries that see no key."""
     heads = q.shape[1]
-    out = ms.Tensor(np.zeros((n, heads, cache.v.shape[-1]), np.float32))
+    out = ms.Tensor(np.zeros((n, heads, width), np.float32))
     return out, ms.Tensor(np.full((n, heads), -np.inf, np.float32))
 
 
-def _read(cache: MindSporePagedKV, blocks: NDArray[Any], keys: NDArray[Any]) -> list[Any]:
-    """Keys and values at whole runs of positions, each float32 [heads, runs, RUN, width]; zeros at position -1."""
-    size, at = cache.k.shape[1], np.maximum(keys, 0)
-    slots = ms.Tensor((blocks[at // size].astype(np.int64) * size + at % size).astype(np.int32))
-    made = []
-    for pages in (cache.k, cache.v):
-        heads, width = pages.shape[2:]
-        rows = wide(msops.gather(pages.reshape((-1, heads, width)), slots, 0))
-        if keys[0] < 0 or keys[-1] < 0:
-            there = ms.Tensor((keys >= 0).reshape(-1, 1, 1))
-            rows = msops.select(there, rows, ms.Tensor(0.0, ms.float32))
-        made.append(msops.transpose(rows, (1, 0, 2)).reshape((heads, -1, RUN, width)))
-    return made
+def _in_runs(x: Any, slots: NDArray[Any], there: NDArray[np.bool_]) -> Any:
+    """Rows of x [rows, heads, width] at slots of whole runs, float32 [heads, runs, RUN, width]; zeros if not there."""
+    heads, width = x.shape[1:]
+    rows = wide(msops.gather(x, ms.Tensor(slots.astype(np.int32)), 0))
+    if not there.all():
+        rows = msops.select(ms.Tensor(there.reshape(-1, 1, 1)), rows, ms.Tensor(0.0, ms.float32))
+    return msops.transpose(rows, (1, 0, 2)).reshape((heads, -1, RUN, width))
 
 
 def _runs(first: int, length: int) -> NDArray[Any]:
