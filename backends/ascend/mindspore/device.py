@@ -36,8 +36,9 @@ from .kernels import MINDSPORE_KERNELS
 from .packed import is_held, planes_of
 from .tensors import DTYPES, NAMES, to_array, to_tensor
 
-ARITHMETIC = Arithmetic(ANY_ORDER, flush=True, determinism="D2")
-"""float32 or wider; libraries below MindSpore flush subnormal numbers and choose the order by the size of a product."""
+ARITHMETIC = Arithmetic(ANY_ORDER, flush=True, determinism="D4")
+"""float32 or wider; libraries below MindSpore flush subnormal numbers and choose the order by the size of a product,
+which kernels keep the same for any batch."""
 
 
 class MindSporeDevice(Device):

@@ -15,6 +15,7 @@ from ..handles import MindSporePart, MindSporeWeight
 from ..tensors import DTYPES, blank, converted
 from .movement import zeros
 from .registry import FLOATS, MINDSPORE_KERNELS, calculated, indexing, movable, moved, narrow, wide
+from .rows import by_tiles, joined, tiles
 
 _BY_ROWS: Any = msops.MatMul(transpose_b=True)
 _PER_HEAD: Any = msops.BatchMatMul()
@@ -26,14 +27,21 @@ _CHUNK_VALUES = 1 << 22
 def matmul(a: Any, b: Any) -> Any:
     if not a.shape[-1]:  # MindSpore leaves the memory of an empty sum as it was
         a, b = zeros((*a.shape[:-1], 1), a), zeros((*b.shape[:-2], 1, b.shape[-1]), b)
-    return narrow(msops.matmul(wide(a), wide(b)), a)
+    if a.ndim < 2 or not a.shape[-2] or not b.size:
+        return narrow(msops.matmul(wide(a), wide(b)), a)
+    return narrow(by_tiles(msops.matmul, wide(a), wide(b)), a)
 
 
 @MINDSPORE_KERNELS.register(ops.linear, name="mindspore_linear", dtypes=FLOATS)
 def linear(x: Any, weight: MindSporeWeight, bias: Any = None) -> Any:
     rows, columns = weight.shape
     flat = wide(x).reshape((math.prod(x.shape[:-1]), columns))
-    made = tuple(_BY_ROWS(flat, values) for values in weight.pieces(max(1, _CHUNK_VALUES // columns)))
+    if not flat.shape[0]:
+        return zeros((*x.shape[:-1], rows), x)
+    parts = tiles(flat)
+    # each piece of the weight is decoded once, for all rows
+    pieces = weight.pieces(max(1, _CHUNK_VALUES // columns))
+    made = tuple(joined([_BY_ROWS(tile, values) for tile in parts], flat.shape[0]) for values in pieces)
     y = made[0] if len(made) == 1 else msops.cat(made, -1)
     if bias is not None:
         y = y + wide(bias)
@@ -48,7 +56,7 @@ def batched_linear(x: Any, weight: MindSporeWeight, *, transposed: bool = False)
     if not x.size or not values.size:
         return zeros((*x.shape[:2], values.shape[2]), x)
     per_head = msops.transpose(wide(x), (1, 0, 2))
-    return narrow(msops.transpose(_PER_HEAD(per_head, values), (1, 0, 2)), x)
+    return narrow(msops.transpose(by_tiles(_PER_HEAD, per_head, values), (1, 0, 2)), x)
 
 
 @MINDSPORE_KERNELS.register(ops.embedding, name="mindspore_embedding", dtypes=FLOATS)
