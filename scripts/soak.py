@@ -125,12 +125,17 @@ def main() -> int:
     parser.add_argument("model", help="a path, pypi:<package>, or the name of a model in the store")
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--numerics", choices=("strict", "fast"), default="fast")
+    parser.add_argument("--cache-dtype", default="auto", help="what the cache is held in, such as int8")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--slack", type=float, default=16.0, help="MiB that memory may grow (default 16)")
     given = parser.parse_args()
     runtime = RuntimeSettings(device="cpu", numerics=given.numerics)
     settings = EngineSettings(
-        max_num_seqs=SEQUENCES, max_num_batched_tokens=512, max_model_len=512, cache_memory=32 * MIB
+        max_num_seqs=SEQUENCES,
+        max_num_batched_tokens=512,
+        max_model_len=512,
+        cache_memory=32 * MIB,
+        cache_dtype=given.cache_dtype,
     )
     with LLM(given.model, runtime=runtime, settings=settings) as llm:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import ClassVar
 
@@ -20,13 +21,12 @@ class CPUBackend(Backend):
     priority: ClassVar[int] = 0
 
     def probe(self) -> list[DeviceInfo]:
-        if find_spec("torch") is None:
+        runtime = f"torch {version('torch')}" if _has_torch() else "native kernels"
+        if not _has_torch() and _kernels():
             return []
-        return [DeviceInfo("cpu:0", processor_name(), host_memory().total, f"torch {_torch_version()}")]
+        return [DeviceInfo("cpu:0", processor_name(), host_memory().total, runtime)]
 
     def open(self, spec: DeviceSpec, options: DeviceOptions | None = None) -> Device:
-        if find_spec("torch") is None:
-            raise DeviceError("the cpu backend needs torch, which is not installed; pip install 'xinheng[cpu]'")
         if spec.ordinals not in ((), (0,)) or spec.word is not None or spec.runtime not in (None, "torch"):
             raise DeviceError(f"device {spec} does not exist; the processor is cpu:0")
         from .device import CPUDevice
@@ -36,15 +36,26 @@ class CPUBackend(Backend):
         try:
             return CPUDevice(options)
         except NativeUnavailable as error:
+            if not _has_torch():
+                text = f"the cpu backend needs native kernels or torch, and has neither: {error}"
+                raise DeviceError(f"{text}; {_INSTALL}, or a C++17 compiler such as g++") from error
             from .torch_device import TorchCPUDevice
 
             return TorchCPUDevice(options, str(error))
 
     def diagnose(self) -> list[Finding]:
-        if find_spec("torch") is None:
-            remedy = "pip install 'xinheng[cpu]'"
-            return [Finding("cpu.torch-missing", "torch is not installed", remedy, ("没有安装 torch", remedy))]
-        return _kernels()
+        if _has_torch():
+            return _kernels()
+        text = "torch is not installed: ops without native kernels do not run, those of models have them"
+        said = "没有安装 torch：没有本机内核的算子不能运行，模型所用的算子都有"
+        return [Finding("cpu.torch-missing", text, _INSTALL, (said, _INSTALL)), *_kernels()]
+
+
+_INSTALL = "pip install 'xinheng[cpu]'"
+
+
+def _has_torch() -> bool:
+    return find_spec("torch") is not None
 
 
 def _kernels() -> list[Finding]:
@@ -63,9 +74,3 @@ def _kernels() -> list[Finding]:
             said = (f"没有本机内核，改用较慢的 torch 内核：{missing.reason}", "安装 g++ 等 C++17 编译器，或用 CXX 指定")
             return [Finding("cpu.kernels-missing", text, remedy, said)]
     return []
-
-
-def _torch_version() -> str:
-    from importlib.metadata import version
-
-    return version("torch")

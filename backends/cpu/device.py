@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,8 @@ class CPUDevice(Device):
         """
         self.spec, self.name = "cpu:0", processor_name()
         self._library, self._notes = _library(options)
+        if find_spec("torch") is None:
+            self._notes += ("torch is not installed: ops without native kernels do not run",)
         fast = options.numerics.mode == "fast"
         self.capabilities = Capabilities(
             HELD,
@@ -83,6 +86,8 @@ class CPUDevice(Device):
         register_native(self.kernels, self._library, fast=fast)
 
     def _torch_kernels(self) -> KernelRegistry:
+        if find_spec("torch") is None:
+            return KernelRegistry()
         from .torch_kernels import TorchKernels
 
         return TorchKernels(self)
@@ -152,6 +157,10 @@ class CPUDevice(Device):
         return tuple(buffer.shape)
 
     def join(self, group: str, rank: int, size: int, address: str) -> None:
+        if find_spec("torch") is None:
+            raise DeviceError(
+                f"{self.spec}: ranks are joined by torch, which is not installed; pip install 'xinheng[cpu]'"
+            )
         from .torch_kernels import GlooOfArrays
 
         self.connect(group, GlooOfArrays(rank, size, address))
