@@ -23,7 +23,14 @@ class DeviceError(XinhengError):
 
 
 class OutOfMemory(DeviceError):
-    """A device has less free memory than was asked for."""
+    """A device has less free memory than was asked for.
+
+    `asked` and `free` are bytes, None where the software of the device does not tell.
+    """
+
+    def __init__(self, message: str, asked: int | None = None, free: int | None = None) -> None:
+        super().__init__(message)
+        self.asked, self.free = asked, free
 
 
 class PluginError(XinhengError):

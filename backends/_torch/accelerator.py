@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import distributed
 
 from xinheng.core.errors import DeviceError, OutOfMemory
 from xinheng.core.hal import (
@@ -36,6 +38,9 @@ from .kernels.collective import register_collectives
 from .kernels.movement import register_makers
 from .preparation import prepared
 
+HOST = "gloo"
+"""The collective library of devices that have none of their own: tensors travel through host memory."""
+
 
 class AcceleratorDevice(TorchDevice):
     """One card, driven through the module `torch.<type>` that its framework brings.
@@ -52,27 +57,29 @@ class AcceleratorDevice(TorchDevice):
         capabilities: Capabilities,
         collective: str = "gloo",
         graph: str | None = None,
+        software: str = "the vendor's torch plugin",
     ) -> None:
         """Open a card that is there.
 
         Args:
             collective: what `torch.distributed` calls the vendor's collective library.
             graph: the class of captured graphs in the vendor's module, such as CUDAGraph; None to capture nothing.
+            software: what brings this type of device to torch, for advice.
         """
         super().__init__(spec, name, device, capabilities)
-        self._collective, self._graph_class = collective, graph
+        self._graph_class, self._software = graph, software
         self.record: Record | None = None
         """The graph that is being captured, or that is about to be replayed."""
         self.runtime: Any = torch.get_device_module(device)
         self.runtime.set_device(device)
+        # there is no library of a vendor below an emulation
+        self._collective = HOST if getattr(self.runtime, "emulated", False) else collective
         self.kernels = KernelRegistry(_plain(self))
         self._pins = _pins()
 
     def upload(self, array: NDArray[Any], dtype: DType) -> Buffer:
-        try:
+        with self.explaining(f"{dtype} {list(array.shape)}", array.size * dtype.bits // 8):
             return super().upload(array, dtype)
-        except RuntimeError as error:
-            raise self._explained(error, f"{dtype} {list(array.shape)}") from error
 
     def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
         return prepared(self, source)
@@ -91,25 +98,30 @@ class AcceleratorDevice(TorchDevice):
         return context
 
     def synchronize(self) -> None:
-        try:
+        with failures(self):
             self.runtime.synchronize(self.device)
-        except RuntimeError as error:
-            raise DeviceError(f"{self.spec}: work given to the device failed: {error}") from error
 
     def event(self) -> Event:
         return QueueEvent(self)
 
     def copy_async(self, buffer: Buffer) -> HostCopy:
         tensor: torch.Tensor = buffer.detach()
-        target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pins)
-        target.copy_(tensor, non_blocking=True)
-        return QueueCopy(target, QueueEvent(self))
+        with failures(self):
+            target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pins)
+            target.copy_(tensor, non_blocking=True)
+            return QueueCopy(target, QueueEvent(self))
+
+    def download(self, buffer: Buffer) -> NDArray[Any]:
+        with failures(self):
+            return super().download(buffer)
 
     def crop(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> Buffer:
         return buffer[tuple(map(slice, shape))]
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Buffer:
-        return self._zeros(shape, self._tensor(np.zeros((), dtype.numpy), dtype).dtype)
+        kind = self._tensor(np.zeros((), dtype.numpy), dtype).dtype
+        with self.explaining(f"{dtype} {list(shape)}", prod(shape) * dtype.bits // 8):
+            return self._zeros(shape, kind)
 
     def memory(self) -> MemoryStats:
         """Total and available bytes; what the framework holds in reserve for this process is available."""
@@ -118,24 +130,45 @@ class AcceleratorDevice(TorchDevice):
         spare = reserved(self.device) - used(self.device) if reserved and used else 0
         return MemoryStats(int(total), int(free + max(spare, 0)))
 
-    def out_of_memory(self, error: BaseException) -> bool:
-        return isinstance(error, MemoryError | torch.OutOfMemoryError) or "out of memory" in str(error).lower()
-
     def join(self, group: str, rank: int, size: int, address: str) -> None:
+        """As every device, through the vendor's library; by copies to the host where `collective` is gloo.
+
+        Raises:
+            DeviceError: this torch does not know the library, or the ranks do not meet.
+        """
+        if self._collective == HOST:
+            super().join(group, rank, size, address)
+            return
+        if not distributed.is_backend_available(self._collective):
+            raise DeviceError(
+                f"{self.spec}: this torch does not know the collective library {self._collective!r}, by which devices "
+                f"of type {self.device.type!r} form a group; install {self._software} in a build with it, or use one "
+                "rank"
+            )
         self.connect(group, DistributedCommunicator(self._collective, rank, size, address))
 
     def close(self) -> None:
         self.runtime.empty_cache()
 
-    def _explained(self, error: RuntimeError, what: str) -> DeviceError:
-        """The error of a failed allocation or copy; one of memory says how much there is."""
-        if not self.out_of_memory(error):
-            return DeviceError(f"{self.spec}: {what} cannot be brought to the device: {error}")
-        memory = self.memory()
-        return OutOfMemory(
-            f"{self.spec}: no room for {what}: {memory.available >> 20} of {memory.total >> 20} MiB are free; "
-            "use a smaller model, a narrower weight scheme, or lower engine.cache_memory"
-        )
+    @contextmanager
+    def explaining(self, what: str, asked: int) -> Iterator[None]:
+        """Errors of the framework inside as ours: `what`, of `asked` bytes, could not be brought to the device."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise self.explained(error, what, asked) from error
+
+
+@contextmanager
+def failures(device: AcceleratorDevice) -> Iterator[None]:
+    """Errors of the framework inside as ours: they are those of work that was given to the device before."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = f"{device.spec}: work given to the device failed: {error}"
+        if device.out_of_memory(error):
+            raise OutOfMemory(text, *device.shortage(error)) from error
+        raise DeviceError(text) from error
 
 
 def _plain(device: AcceleratorDevice) -> KernelRegistry:
@@ -162,15 +195,13 @@ class QueueEvent:
     """A point in the queue of a device."""
 
     def __init__(self, device: AcceleratorDevice) -> None:
-        self._spec = device.spec
+        self._device = device
         self._event: Any = device.runtime.Event()
         self._event.record(device.runtime.current_stream(device.device))
 
     def wait(self) -> None:
-        try:
+        with failures(self._device):
             self._event.synchronize()
-        except RuntimeError as error:
-            raise DeviceError(f"{self._spec}: work given to the device failed: {error}") from error
 
 
 class QueueCopy:

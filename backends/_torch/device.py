@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import fields
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,12 @@ from .handles import (
     array_of,
 )
 from .memory_guard import TorchGuard
+
+FULL = ("out of memory", "can't allocate memory", "cannot allocate memory", "size calculation overflowed")
+"""What torch and the libraries below it say when memory is full, or could never be large enough."""
+ASKED = re.compile(r"[Tt]ried to allocate ([0-9.]+) (bytes|KiB|MiB|GiB)")
+"""How torch's allocators tell what they were asked for."""
+UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 class TorchDevice(Device):
@@ -103,7 +111,32 @@ class TorchDevice(Device):
             scales = [self._cleared(*shape) for shape in shapes[2:]]
             return TorchQuantizedKV(*pages, *scales) if scales else TorchPagedKV(*pages)
         except (MemoryError, RuntimeError) as error:
-            raise OutOfMemory(f"{self.spec}: no room for {space.blocks} cache blocks: {error}") from error
+            asked = sum(prod(shape) * kind.itemsize for shape, kind in shapes)
+            raise self.explained(error, f"{space.blocks} cache blocks", asked) from error
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        if isinstance(error, MemoryError | OutOfMemory | torch.OutOfMemoryError):
+            return True
+        return any(words in str(error).lower() for words in FULL)
+
+    def shortage(self, error: BaseException) -> tuple[int | None, int | None]:
+        found = ASKED.search(str(error))
+        asked = None if found is None else int(float(found[1]) * UNITS[found[2]])
+        return asked, super().shortage(error)[1]
+
+    def explained(self, error: BaseException, what: str, asked: int | None = None) -> DeviceError:
+        """The error of something that could not be put into memory; OutOfMemory if there is no room for it.
+
+        `asked` are the bytes of it, where they are known.
+        """
+        if not self.out_of_memory(error):
+            return DeviceError(f"{self.spec}: {what} cannot be brought to the device: {error}")
+        told, free = self.shortage(error)
+        size = told if asked is None else asked
+        sizes = [f"{size >> 20} MiB are asked for" if size is not None else "", _free(free)]
+        spelled = ", ".join(filter(None, sizes)) or str(error)
+        advice = "use a smaller model, a narrower weight scheme, or lower engine.cache_memory"
+        return OutOfMemory(f"{self.spec}: no room for {what}: {spelled}; {advice}", size, free)
 
     def _keys(self, shape: tuple[int, int, int, int], kind: torch.dtype) -> torch.Tensor:
         """Pages of keys [blocks, block_size, heads, width], in the order in memory that the device likes."""
@@ -136,6 +169,10 @@ class TorchDevice(Device):
 
     def memory(self) -> MemoryStats:
         raise DeviceError(f"{self.spec}: this backend does not report memory; set engine.cache_memory")
+
+
+def _free(free: int | None) -> str:
+    return "" if free is None else f"{free >> 20} MiB are free"
 
 
 def _parts(state: Buffer) -> list[torch.Tensor]:

@@ -30,11 +30,8 @@ def prepared(device: TorchDevice, source: WeightSource) -> TorchWeight:
     runs = [list(run) for _, run in groupby(held.parts, key=lambda part: part.scheme)]
     try:
         parts = tuple(_joined(run, held.shape[-1], device.upload) for run in runs)
-    except torch.OutOfMemoryError as error:
-        raise OutOfMemory(
-            f"{device.spec}: no room for weight {source.name!r} of {source.nbytes >> 20} MiB: {error}; use a smaller "
-            "model or a narrower weight scheme"
-        ) from error
+    except (torch.OutOfMemoryError, OutOfMemory) as error:
+        raise device.explained(error, f"weight {source.name!r}", source.nbytes) from error
     planes = any(not part.dense for part in parts)
     return TorchWeight(held.shape, parts, how or ("planes of codes and scales" if planes else "as stored"))
 

@@ -207,6 +207,13 @@ class Device(ABC):
         """Whether an error of the device's software means that its memory is full."""
         return isinstance(error, MemoryError)
 
+    def shortage(self, error: BaseException) -> tuple[int | None, int | None]:
+        """Bytes that work which ran out of memory asked for, and bytes that are free; None for what nobody tells."""
+        try:
+            return None, self.memory().available
+        except DeviceError:
+            return None, None
+
     def owns(self, buffer: Buffer) -> bool:
         """Whether a numpy array is a buffer of this device (for devices whose buffers are arrays)."""
         return False

@@ -36,8 +36,12 @@ class Choice:
     def failed(self, node: Node, error: Exception) -> DeviceError:
         """The error of a node whose kernel raised `error`."""
         where = f"{self.device.spec}: kernel {self.kernel.name!r} of {node.op.name}"
-        kind = OutOfMemory if self.device.out_of_memory(error) else DeviceError
-        return kind(f"{where} failed to compute {node.results[0].type}: {error}")
+        text = f"{where} failed to compute {node.results[0].type}: {error}"
+        if not self.device.out_of_memory(error):
+            return DeviceError(text)
+        asked, free = self.device.shortage(error)
+        told = "" if free is None else f" ({free >> 20} MiB are free)"
+        return OutOfMemory(f"{text}{told}; lower engine.cache_memory or engine.max_num_batched_tokens", asked, free)
 
 
 Placement = Sequence[Choice]

@@ -73,6 +73,8 @@ class EmulatedRuntime(types.ModuleType):
     """What a program finds as `torch.cuda` for CUDA, for an emulated device."""
 
     Stream, Event, graph = EmulatedStream, EmulatedEvent, staticmethod(graph)
+    emulated = True
+    """Modules of vendors have no such attribute."""
 
     def device_count(self) -> int:
         return len(BOARDS)
