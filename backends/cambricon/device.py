@@ -39,7 +39,8 @@ class CambriconDevice(AcceleratorDevice):
             preferred_dtype=chip.preferred,
             arithmetic=Arithmetic(depth=ANY_ORDER, determinism=determinism),
         )
-        super().__init__(spec, name, device, capabilities, collective="cncl", graph="MLUGraph")
+        capture = options is None or options.graph
+        super().__init__(spec, name, device, capabilities, collective="cncl", graph="MLUGraph", capture=capture)
         self.chip, self.functions = chip, Functions(library)
         register_kernels(self.kernels, self.functions)
 
