@@ -112,6 +112,9 @@ class RuntimeSettings(Settings):
     threads: Annotated[
         int | None, Field(ge=1, description="CPU threads of a device that has use for them; unset: one per core")
     ] = None
+    graph: bool = Field(
+        default=True, description="capture small steps as graphs of the device, where it can do that, and replay them"
+    )
     plugins_disabled: list[str] = Field(
         default_factory=list, description="names of backend plugins that are listed but never imported"
     )

@@ -39,7 +39,7 @@ def open_devices(runtime: RuntimeSettings, seat: Seat | None = None) -> Devices:
     """
     manager = PluginManager(disabled=runtime.plugins_disabled)
     numerics = Numerics(runtime.numerics, runtime.overrides)
-    options = DeviceOptions(runtime.threads, runtime.cache_dir, numerics, seat.ranks if seat else 1)
+    options = DeviceOptions(runtime.threads, runtime.cache_dir, numerics, seat.ranks if seat else 1, runtime.graph)
     main = _opened(manager, seat.device(runtime.device) if seat else runtime.device, options, runtime)
     if seat is not None:
         seat.join(main)

@@ -28,12 +28,13 @@ from xinheng.core.hal import (
 from xinheng.core.ir.dtype import DType, from_numpy
 from xinheng.core.ir.graph import Graph
 
-from .capture import Record, captured
+from .capture import Record, captured, uncaptured
 from .device import TorchDevice
 from .distributed import DistributedCommunicator
 from .handles import array_of
 from .kernels import TORCH_KERNELS
 from .kernels.by_token import register_by_token
+from .kernels.capturable import register_capturable
 from .kernels.collective import register_collectives
 from .kernels.movement import register_makers
 from .preparation import prepared
@@ -58,22 +59,26 @@ class AcceleratorDevice(TorchDevice):
         collective: str = "gloo",
         graph: str | None = None,
         software: str = "the vendor's torch plugin",
+        capture: bool = True,
     ) -> None:
         """Open a card that is there.
 
         Args:
             collective: what `torch.distributed` calls the vendor's collective library.
             graph: the class of captured graphs in the vendor's module, such as CUDAGraph; None to capture nothing.
+            capture: whether the user wants steps captured.
             software: what brings this type of device to torch, for advice.
         """
         super().__init__(spec, name, device, capabilities)
-        self._graph_class, self._software = graph, software
+        self._software = software
         self.record: Record | None = None
         """The graph that is being captured, or that is about to be replayed."""
         self.runtime: Any = torch.get_device_module(device)
         self.runtime.set_device(device)
         # there is no library of a vendor below an emulation
         self._collective = HOST if getattr(self.runtime, "emulated", False) else collective
+        self._new_graph: Any = None if graph is None or not capture else getattr(self.runtime, graph, None)
+        self._uncaptured = _reason(self.runtime, graph, capture)
         self.kernels = KernelRegistry(_plain(self))
         self._pins = _pins()
 
@@ -90,7 +95,14 @@ class AcceleratorDevice(TorchDevice):
 
     def compile(self, graph: Graph, placement: Placement, bounds: Mapping[str, int]) -> Executable:
         plain = KernelExecutable(graph, self, placement, bounds)
-        return plain if self._graph_class is None else captured(self, plain, getattr(self.runtime, self._graph_class))
+        if self._new_graph is not None:
+            return captured(self, plain, self._new_graph)
+        return plain if self._uncaptured is None else uncaptured(plain, self._uncaptured)
+
+    @property
+    def captures(self) -> bool:
+        """Whether steps may be captured."""
+        return self._new_graph is not None
 
     def capturing(self, graph: Any) -> AbstractContextManager[None]:
         """What is given to the device inside goes into a graph of the vendor's class."""
@@ -98,7 +110,7 @@ class AcceleratorDevice(TorchDevice):
         return context
 
     def synchronize(self) -> None:
-        with failures(self):
+        with self.working():
             self.runtime.synchronize(self.device)
 
     def event(self) -> Event:
@@ -106,13 +118,13 @@ class AcceleratorDevice(TorchDevice):
 
     def copy_async(self, buffer: Buffer) -> HostCopy:
         tensor: torch.Tensor = buffer.detach()
-        with failures(self):
+        with self.working():
             target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pins)
             target.copy_(tensor, non_blocking=True)
             return QueueCopy(target, QueueEvent(self))
 
     def download(self, buffer: Buffer) -> NDArray[Any]:
-        with failures(self):
+        with self.working():
             return super().download(buffer)
 
     def crop(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> Buffer:
@@ -158,17 +170,16 @@ class AcceleratorDevice(TorchDevice):
         except RuntimeError as error:
             raise self.explained(error, what, asked) from error
 
-
-@contextmanager
-def failures(device: AcceleratorDevice) -> Iterator[None]:
-    """Errors of the framework inside as ours: they are those of work that was given to the device before."""
-    try:
-        yield
-    except RuntimeError as error:
-        text = f"{device.spec}: work given to the device failed: {error}"
-        if device.out_of_memory(error):
-            raise OutOfMemory(text, *device.shortage(error)) from error
-        raise DeviceError(text) from error
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Errors of the framework inside as ours: they are those of work that was given to the device before."""
+        try:
+            yield
+        except RuntimeError as error:
+            text = f"{self.spec}: work given to the device failed: {error}"
+            if self.out_of_memory(error):
+                raise OutOfMemory(text, *self.shortage(error)) from error
+            raise DeviceError(text) from error
 
 
 def _plain(device: AcceleratorDevice) -> KernelRegistry:
@@ -179,7 +190,18 @@ def _plain(device: AcceleratorDevice) -> KernelRegistry:
     arithmetic = device.capabilities.arithmetic
     if arithmetic is not None and arithmetic.determinism in ("D3", "D4"):
         register_by_token(kernels)
-    return kernels
+    first = KernelRegistry(kernels)
+    register_capturable(first, device, device.captures)
+    return first
+
+
+def _reason(runtime: Any, graph: str | None, capture: bool) -> str | None:
+    """Why a device whose vendor has graphs does not use them; None if it does, or if there are none."""
+    if graph is None:
+        return None
+    if not capture:
+        return "runtime.graph is false"
+    return None if hasattr(runtime, graph) else f"{runtime.__name__} has no {graph}; install a newer release of it"
 
 
 def _pins() -> bool:
@@ -200,7 +222,7 @@ class QueueEvent:
         self._event.record(device.runtime.current_stream(device.device))
 
     def wait(self) -> None:
-        with failures(self._device):
+        with self._device.working():
             self._event.synchronize()
 
 

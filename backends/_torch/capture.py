@@ -9,7 +9,7 @@ what they keep in `Record.notes`, and before each replay. Outputs are overwritte
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,8 @@ class CapturedExecutable(ReplayingExecutable):
     ) -> None:
         super().__init__(
             plain,
-            f"steps of at most {LARGEST} rows are captured as graphs of the device, padded to sizes 1, 2, 4 and so on",
+            f"steps of at most {LARGEST} rows are captured as graphs of the device when their sizes come again, padded "
+            "to 1, 2, 4 and so on; after runs the receipt lists them",
         )
         self.accelerator, self.new_graph, self.fills = device, new_graph, fills
         self.buckets = {name: buckets(bound) for name, bound in plain.bounds.items()}
@@ -81,6 +82,18 @@ class CapturedExecutable(ReplayingExecutable):
             if choice.kernel.host
         ]
         """The functions that read lists on the host, with the inputs that these operands are."""
+
+        self._told: tuple[str, ...] = ()
+
+    def tell(self, captured: Collection[Key], refused: Mapping[Key, str]) -> None:
+        """Put into the receipt which sizes are captured, and which could not be and why."""
+        told = [f"captured as graphs: {'; '.join(map(_spelled, captured))}"] if captured else []
+        for reason in dict.fromkeys(refused.values()):
+            sizes = "; ".join(_spelled(key) for key, why in refused.items() if why == reason)
+            told.append(f"not captured: {sizes}: {reason}")
+        kept = [note for note in self.receipt.notes if note not in self._told]
+        self._told = tuple(told)
+        self.receipt = replace(self.receipt, notes=(*kept, *told))
 
     def bind(self, buffers: Mapping[str, Buffer]) -> CapturedBound:
         return CapturedBound(self, *self.bound(buffers))
@@ -127,11 +140,12 @@ class CapturedBound:
             event = self._plain.run(given, sizes, profile, read or None)
             self.outputs = self._plain.outputs
             return event
-        for value in exe.graph.inputs:
-            if value.name in record.inputs:
-                self._renew(record.inputs[value.name], given[value.name], exe.fills[value.name])
-        self._update(record)
-        record.graph.replay()
+        with exe.accelerator.working():
+            for value in exe.graph.inputs:
+                if value.name in record.inputs:
+                    self._renew(record.inputs[value.name], given[value.name], exe.fills[value.name])
+            self._update(record)
+            record.graph.replay()
         self.outputs = {
             name: record.outputs[name][tuple(slice(n) for n in sized_shape(value.shape, sizes))]
             for name, value in exe.graph.outputs.items()
@@ -160,10 +174,10 @@ class CapturedBound:
                 self._records[key] = self._capture(given, padded, self._padded(read, padded))
             except (DeviceError, RuntimeError) as error:
                 self._refused[key] = str(error)
-                return None
             if len(self._records) > RECORDS:
                 self._records.popitem(last=False)
-            return self._records[key]
+            self._exe.tell(self._records, self._refused)
+            return self._records.get(key)
         self._records.move_to_end(key)
         self._records[key].lists = self._padded(read, padded)
         return self._records[key]
@@ -219,6 +233,10 @@ class CapturedBound:
         buffer[tuple(map(slice, given.shape))].copy_(given)
 
 
+def _spelled(key: Key) -> str:
+    return " ".join(f"{name}={size}" for name, size in key)
+
+
 def captured(device: AcceleratorDevice, plain: KernelExecutable, new_graph: Any) -> Executable:
     """An executable that captures, or `plain` with a note that says why not."""
     reason = capturable(plain)
@@ -227,5 +245,10 @@ def captured(device: AcceleratorDevice, plain: KernelExecutable, new_graph: Any)
             return CapturedExecutable(device, plain, new_graph, fills_of(plain.graph))
         except UnsupportedOp as error:
             reason = str(error)
+    return uncaptured(plain, reason)
+
+
+def uncaptured(plain: KernelExecutable, reason: str) -> KernelExecutable:
+    """An executable that does not capture, with a note that says why not."""
     plain.receipt = replace(plain.receipt, notes=(*plain.receipt.notes, f"nothing is captured: {reason}"))
     return plain

@@ -22,6 +22,7 @@ class Vendor(BaseModel):
     package: str | None = None
     visible: tuple[str, ...] = ()
     collective: str = "gloo"
+    graph: str | None = None
     tool: str | None = None
     hip: bool = False
     names: tuple[str, ...] = ()

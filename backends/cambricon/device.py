@@ -60,7 +60,8 @@ class CambriconDevice(AcceleratorDevice):
             preferred_dtype=chip.preferred,
             arithmetic=Arithmetic(depth=ANY_ORDER, determinism=determinism),
         )
-        super().__init__(spec, name, device, capabilities, collective="cncl", graph="MLUGraph")
+        capture = options is None or options.graph
+        super().__init__(spec, name, device, capabilities, collective="cncl", graph="MLUGraph", capture=capture)
         self.chip, self.functions = chip, Functions(library)
         self.joint_latents = self.functions.takes("single_query_cached_kv_attn", "head_size_v")
         self._graph: Graph | None = None

@@ -44,7 +44,7 @@ class CUDADevice(AcceleratorDevice):
             cache_schemes=frozenset({"int8"}),
         )
         name = torch.cuda.get_device_name(place)
-        super().__init__(spec, name, place, capabilities, collective="nccl", graph="CUDAGraph")
+        super().__init__(spec, name, place, capabilities, collective="nccl", graph="CUDAGraph", capture=options.graph)
         _forbid_narrow_sums()
         self.kernels = kernels_of(self, place, fast)
 

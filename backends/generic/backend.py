@@ -49,10 +49,10 @@ class GenericBackend(Backend):
             if not _installed(row):
                 finding = _missing(spec.backend, row)
                 raise DeviceError(f"device {spec} cannot be opened: {finding.text}; {finding.remedy}")
-            return open_card(spec, row)
+            return open_card(spec, row, options or DeviceOptions())
         if spec.word != EMULATED:
             raise DeviceError(f"device {spec} does not exist; there are numbers, and the word {EMULATED}")
-        return open_emulated(spec, row)
+        return open_emulated(spec, row, options or DeviceOptions())
 
     def diagnose(self) -> list[Finding]:
         return [_missing(name, row) for name, row in vendors().items() if not _installed(row)]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from xinheng.core.errors import DeviceError
-from xinheng.core.hal import ANY_ORDER, Arithmetic, Capabilities, DeviceInfo, DeviceSpec
+from xinheng.core.hal import ANY_ORDER, Arithmetic, Capabilities, DeviceInfo, DeviceOptions, DeviceSpec
 
 from .._torch import AcceleratorDevice
 from .._torch.emulation import EmulatedChip, install
@@ -24,13 +24,23 @@ EMULATION = Arithmetic(ANY_ORDER, determinism="D4")
 class GenericDevice(AcceleratorDevice):
     """A card that plain torch drives; what it can hold and compute is tried when it is opened."""
 
-    def __init__(self, spec: str, device: torch.device, row: Vendor, arithmetic: Arithmetic = ARITHMETIC) -> None:
+    def __init__(
+        self,
+        spec: str,
+        device: torch.device,
+        row: Vendor,
+        options: DeviceOptions,
+        arithmetic: Arithmetic = ARITHMETIC,
+    ) -> None:
         kinds = frozenset(kind for kind, held in DTYPES.items() if _computes(device, held))
         preferred = "bfloat16" if any(kind.name == "bfloat16" for kind in kinds) else "float16"
         capabilities = Capabilities(
             kinds, preferred_dtype=preferred, arithmetic=arithmetic, cache_schemes=frozenset({"int8"})
         )
-        super().__init__(spec, _name(device, row), device, capabilities, row.collective)
+        software = f"{row.package} of {row.vendor}" if row.package else f"the build of torch that {row.vendor} ships"
+        super().__init__(
+            spec, _name(device, row), device, capabilities, row.collective, row.graph, software, options.graph
+        )
 
 
 def cards(name: str, row: Vendor) -> list[DeviceInfo]:
@@ -47,7 +57,7 @@ def cards(name: str, row: Vendor) -> list[DeviceInfo]:
     return found
 
 
-def open_card(spec: DeviceSpec, row: Vendor) -> GenericDevice:
+def open_card(spec: DeviceSpec, row: Vendor, options: DeviceOptions) -> GenericDevice:
     """Open a card.
 
     Raises:
@@ -67,15 +77,15 @@ def open_card(spec: DeviceSpec, row: Vendor) -> GenericDevice:
         maker = maker_of(_name(device, row), torch.version.hip is not None)
         if maker not in (None, spec.backend):
             raise DeviceError(f"device {spec}: the card {_name(device, row)!r} is one of {maker}; open {maker}:{index}")
-    return GenericDevice(str(spec), device, row)
+    return GenericDevice(str(spec), device, row, options)
 
 
-def open_emulated(spec: DeviceSpec, row: Vendor) -> GenericDevice:
+def open_emulated(spec: DeviceSpec, row: Vendor, options: DeviceOptions) -> GenericDevice:
     """Open a device written in Python under the vendor's name in torch; DeviceError if that name is torch's own."""
     if row.shared or row.type == "xpu":
         raise DeviceError(f"device {spec} cannot be emulated: {row.type!r} is a name of torch itself")
-    device = install(row.type, EmulatedChip(f"emulated {row.vendor} card"))
-    return GenericDevice(str(spec), device, row, EMULATION)
+    device = install(row.type, EmulatedChip(f"emulated {row.vendor} card"), row.graph or "Graph")
+    return GenericDevice(str(spec), device, row, options, EMULATION)
 
 
 def _runtime(row: Vendor) -> Any:

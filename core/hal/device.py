@@ -130,12 +130,14 @@ class DeviceOptions:
         numerics: the arithmetic mode and overrides.
         sharers: processes that compute on this host together; where the backend decides, each takes its part of the
             threads.
+        graph: whether small steps may be captured as graphs of the device, where it can do that.
     """
 
     threads: int | None = None
     cache_dir: Path | None = None
     numerics: Numerics = field(default_factory=Numerics)
     sharers: int = 1
+    graph: bool = True
 
 
 class Device(ABC):

@@ -20,13 +20,14 @@ class EmulatedGraph:
         self._board: Board | None = None
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._made: set[int] = set()
+        self._rows: list[tuple[torch.Tensor, Any, torch.Tensor]] = []
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         board = board_of(None)
         if board.graph is not None:
             raise RuntimeError(f"a graph is already being captured on {board.device}")
         self._calls, self._board, board.graph = [], board, self
-        self._before, self._made = {}, set()
+        self._before, self._made, self._rows = {}, set(), []
 
     def capture_end(self) -> None:
         if self._board is None or self._board.graph is not self:
@@ -34,7 +35,9 @@ class EmulatedGraph:
         self._board.graph = None
         for storage, before in self._before.values():
             storage.copy_(before)
-        self._before = {}
+        for target, indices, before_rows in reversed(self._rows):
+            target.index_put_(indices, before_rows)
+        self._before, self._rows = {}, []
 
     def preserve(self, function: Any, args: Any, kwargs: Any) -> None:
         """Remember what a call is about to overwrite: capturing changes nothing, only replays do."""
@@ -44,12 +47,21 @@ class EmulatedGraph:
             names = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
             given = {a.name: value for a, value in zip(schema.arguments, args, strict=False)} | dict(kwargs)
             written = [value for name, value in given.items() if name in names]
+        if schema is not None and schema.name == "aten::index_put_" and not (len(args) > 3 and args[3]):
+            self._preserve_rows(args[0], args[1])
+            return
         for tensor in tree_leaves(written):
             if isinstance(tensor, torch.Tensor):
                 storage = tensor.untyped_storage()
                 if storage._cdata not in self._before and storage._cdata not in self._made:
                     copy: Any = storage.clone  # torch does not type it
                     self._before[storage._cdata] = (storage, copy())
+
+    def _preserve_rows(self, target: torch.Tensor, indices: Any) -> None:
+        """Remember the rows of a tensor that are about to be overwritten: caches are too large to be copied."""
+        key = target.untyped_storage()._cdata
+        if key not in self._before and key not in self._made:
+            self._rows.append((target, indices, torch.ops.aten.index.Tensor(target, indices)))
 
     def note(self, function: Any, args: Any, kwargs: Any, made: Any) -> None:
         """Add a call to the graph. Views cost nothing on replay: they are of memory that stays."""

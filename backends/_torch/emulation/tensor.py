@@ -20,8 +20,8 @@ MIXED = frozenset(
 """Ops to which torch lets operands of the host come."""
 READS = frozenset({"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal"})
 """Ops whose result, or the size of it, has to reach the host."""
-PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution"})
-"""Ops whose order of sums follows the number of rows where the processor computes them."""
+PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution", "aten::logsumexp"})
+"""Ops whose order of sums follows the sizes of their operands where the processor computes them."""
 
 
 class EmulatedTensor(torch.Tensor):

@@ -63,7 +63,8 @@ class AscendDevice(AcceleratorDevice):
         capabilities = Capabilities(
             _dtypes(chip), block_sizes=(BLOCK_SIZE,), preferred_dtype=chip.dtype, arithmetic=arithmetic
         )
-        super().__init__(spec, name, device, capabilities, "hccl", "NPUGraph" if chip.graphs else None)
+        graph = "NPUGraph" if chip.graphs else None
+        super().__init__(spec, name, device, capabilities, "hccl", graph, capture=options.graph)
         self._graph: Graph | None = None
         self._readers: dict[str, set[str]] = {}
         register_kernels(self.kernels, self)

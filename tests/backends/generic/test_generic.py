@@ -67,12 +67,13 @@ import json, sys
 from xinheng.core.settings import RuntimeSettings
 from xinheng.engine import LLM, SamplingParams
 answers = []
-for device in ("cpu:0", "musa:emulated"):
-    with LLM(sys.argv[1], runtime=RuntimeSettings(device=device, dtype="float32")) as llm:
-        (made,) = llm.generate(["abc"], SamplingParams(max_tokens=6, temperature=0))
-        answers.append(made.token_ids)
-        notes = {entry.layout for entry in llm.receipt.layouts}
-print(json.dumps([*answers, sorted(notes)]))
+for device, graph in (("cpu:0", True), ("musa:emulated", True), ("musa:emulated", False)):
+    with LLM(sys.argv[1], runtime=RuntimeSettings(device=device, dtype="float32", graph=graph)) as llm:
+        made = llm.generate(["abc", "bcd"], SamplingParams(max_tokens=12, temperature=0))
+        answers.append([m.token_ids for m in made])
+        notes = [note for note in llm.receipt.notes if "captured" in note]
+        answers.append(notes)
+print(json.dumps(answers))
 """
 
 
@@ -80,5 +81,7 @@ def test_a_model_gives_the_ids_of_the_processor(tmp_path: Path) -> None:
     folder = tiny.write_model(tmp_path / "model", tiny.LLAMA, seed=1)
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(folder)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
-    ours, theirs, _ = json.loads(done.stdout)
-    assert ours == theirs
+    ours, no_graphs, theirs, graphs, plain, switched_off = json.loads(done.stdout)
+    assert ours == theirs == plain
+    assert any(note.startswith("captured as graphs: ") and "seqs=2" in note for note in graphs), graphs
+    assert no_graphs == [] and switched_off == ["nothing is captured: runtime.graph is false"]
