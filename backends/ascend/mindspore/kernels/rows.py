@@ -14,7 +14,8 @@ from mindspore import ops as msops
 from .movement import piece, zeros
 
 TILE = 8
-"""Rows of a tile. Up to twelve are as fast per row as any number; a single row takes half as long again."""
+"""Rows of a tile. What bits cost, measured on SmolLM2's products: a single row takes 1.5 to 1.6 times as long as alone,
+64 rows take 1.4 to 1.7 times as long as in one product."""
 
 
 def tiles(x: Any) -> list[Any]:
