@@ -71,7 +71,8 @@ class Llama(Peer):
     def ids(self, text: str) -> list[int]:
         api, given = self.api, text.encode()
         room = (api.llama_token * (len(given) + 2))()
-        of = api.llama_model_get_vocab(self.model) if hasattr(api, "llama_model_get_vocab") else self.model
+        fork = "ik_llama" in api.__name__  # there a text is read by a model, here by a vocabulary
+        of = self.model if fork else api.llama_model_get_vocab(self.model)
         count = api.llama_tokenize(of, given, len(given), room, len(room), True, False)
         return list(room[:count])
 
