@@ -102,7 +102,9 @@ class TorchDevice(Device):
 
     def allocate_state(self, type: StateType, space: StateSpace) -> Buffer:
         lead = (space.blocks, space.block_size) if type.paged else (space.blocks,)
-        shapes = [((*lead, *part.shape), DTYPES[part.dtype]) for part in self.parts(type)]
+        shapes: list[tuple[Any, torch.dtype]] = [
+            ((*lead, *part.shape), DTYPES[part.dtype]) for part in self.parts(type)
+        ]
         try:
             if type.kind != "paged_kv":
                 made = [self._cleared(*shape) for shape in shapes]

@@ -34,7 +34,7 @@ def case(
     runtime, _ = settings(set, device)
     name = suite_of(id)
     plan = planned(runtime, suite=name, option=option)
-    options = DeviceOptions(runtime.threads, runtime.cache_dir, plan.numerics)
+    options = DeviceOptions(runtime.threads, runtime.cache_dir, plan.numerics, graph=runtime.graph)
     opened = PluginManager(disabled=runtime.plugins_disabled).open(runtime.device, options)
     try:
         suites = plan.load()
