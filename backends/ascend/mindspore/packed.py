@@ -36,33 +36,48 @@ def _float(x: Any) -> Any:
     return converted(x, ms.float32)
 
 
+def _across(x: Any, width: int) -> Any:
+    """x [..., 1] repeated to [..., width]: the CPU target multiplies and adds tensors of one shape many times faster
+    than it broadcasts."""
+    return msops.tile(x, (*(1,) * (x.ndim - 1), width))
+
+
 def _fields(codes: Any, bits: int, run: int) -> Any:
-    """int32 [..., n * 8 / bits] of bytes [..., n]: `run` low fields, then the next `run`, as in `core.schemes`."""
+    """float32 [..., n * 8 / bits] of bytes [..., n]: `run` low fields, then the next `run`, as in `core.schemes`.
+
+    In whole float32 numbers, whose arithmetic with a constant is faster than that of bits, and exact.
+    """
     *lead, width = codes.shape
-    spread = converted(codes, ms.int32).reshape((*lead, width // run, 1, run))
-    shifts = Tensor(np.arange(0, 8, bits, dtype=np.int32).reshape(-1, 1))
-    parts = msops.bitwise_and(msops.bitwise_right_shift(spread, shifts), Tensor((1 << bits) - 1, ms.int32))
-    return parts.reshape((*lead, width * 8 // bits))
+    above, parts = _float(codes).reshape((*lead, width // run, 1, run)), []
+    for _ in range(8 // bits - 1):
+        rest = msops.floor(above * 0.5**bits)
+        parts.append(above - rest * 2.0**bits)
+        above = rest
+    return msops.cat((*parts, above), -2).reshape((*lead, width * 8 // bits))
 
 
 def _grouped(factors: Any, values: Any) -> Any:
     """Factors [..., g] times values [..., g * k], as [..., g, k]."""
-    return _float(factors).expand_dims(-1) * _float(values.reshape((*factors.shape, -1)))
+    values = _float(values.reshape((*factors.shape, -1)))
+    return _across(_float(factors).expand_dims(-1), values.shape[-1]) * values
 
 
 def _symmetric(planes: Planes) -> Any:
     d, q = planes
-    return _float(d) * (_float(_fields(q, 4, 16)) - 8.0)
+    codes = _fields(q, 4, 16)
+    return _across(_float(d), codes.shape[-1]) * (codes - 8.0)
 
 
 def _affine(planes: Planes) -> Any:
     d, m, q = planes
-    return _float(d) * _float(_fields(q, 4, 16)) + _float(m)
+    codes = _fields(q, 4, 16)
+    d, m = (_across(_float(x), codes.shape[-1]) for x in (d, m))
+    return d * codes + m
 
 
 def _scaled(planes: Planes) -> Any:
     d, q = planes
-    return _float(d) * _float(q)
+    return _across(_float(d), q.shape[-1]) * _float(q)
 
 
 def _k_minima(planes: Planes) -> Any:
@@ -77,7 +92,8 @@ def _k_minima(planes: Planes) -> Any:
     keep, right = msops.bitwise_and, msops.bitwise_right_shift
     scales = msops.cat((keep(first, low), keep(third, nibble) + keep(right(first, two), top)), -1)
     minima = msops.cat((keep(second, low), right(third, four) + keep(right(second, two), top)), -1)
-    return _grouped(_float(d) * _float(scales), codes) - (_float(dmin) * _float(minima)).expand_dims(-1)
+    whole = _grouped(_float(d) * _float(scales), codes)
+    return whole - _across((_float(dmin) * _float(minima)).expand_dims(-1), whole.shape[-1])
 
 
 def _q6_k(planes: Planes) -> Any:
@@ -89,8 +105,9 @@ def _q6_k(planes: Planes) -> Any:
 def _group(planes: Planes) -> Any:
     """scale (q - zero) of `int4_g*` and `int8_g*`; nibbles are packed as in Q4_0."""
     scale, zero, q, *nibbles = planes
-    codes = _fields(q, 4, 16) if nibbles else converted(q, ms.int32)
-    return _float(scale) * _float(codes - converted(zero, ms.int32))
+    codes = _fields(q, 4, 16) if nibbles else _float(q)
+    scale, zero = (_across(_float(x), codes.shape[-1]) for x in (scale, zero))
+    return scale * (codes - zero)
 
 
 Split = Callable[[Bytes], Planes]

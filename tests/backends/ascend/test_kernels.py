@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 
 from xinheng.backends.ascend import AscendBackend
+from xinheng.backends.ascend.mindspore.packed import decoded, is_held, planes_of
+from xinheng.backends.ascend.mindspore.tensors import to_array
 from xinheng.conformance.bounds import Rules
 from xinheng.conformance.case import Sample
 from xinheng.core import ops
 from xinheng.core.compiler import compile
-from xinheng.core.hal import DeviceSpec
+from xinheng.core.hal import DeviceSpec, StateSpace
 from xinheng.core.ir import DTYPES, Builder, DType, TensorType
-from xinheng.core.ir.dtype import from_numpy
+from xinheng.core.ir.dtype import float32, from_numpy
+from xinheng.core.ir.types import paged_kv
+from xinheng.core.schemes import SCHEMES, scheme
 
 from ...samples import EVERY, demand
 
@@ -71,6 +75,42 @@ def test_indices_of_every_integer_dtype(kind: str) -> None:
     x, at = np.arange(12, dtype=np.float32).reshape(3, 4), np.array([2, 0], kind)
     np.testing.assert_array_equal(ran(ops.index_select, x, at, axis=0), x[[2, 0]])
     np.testing.assert_array_equal(ran(ops.gather, x, np.array([[2], [0], [1]], kind), axis=1), [[2], [4], [9]])
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int16", "int64"])
+def test_slots_and_blocks_of_every_integer_dtype(kind: str) -> None:
+    b = Builder()
+    kv = paged_kv(1, 2, 2, "float32")
+    k, slots = b.input("k", TensorType(float32, (2, 1, 2))), b.input("slots", TensorType(DTYPES[kind], (2,)))
+    pairs = b.input("pairs", TensorType(DTYPES[kind], (1, 2)))
+    ops.copy_blocks(ops.write_cache(b.state("pages", kv), k, k, slots), pairs)
+    executable = compile(b.build(), DEVICE)
+    states = executable.allocate_state(StateSpace(3, 16))
+    new = np.arange(4, dtype=np.float32).reshape(2, 1, 2)
+    given = {"k": new, "slots": np.array([17, 3], kind), "pairs": np.array([[1, 2]], kind)}
+    executable.bind(states).run(given).wait()
+    made = DEVICE.read_state(states["pages"], kv)[0].reshape(48, 1, 2)
+    np.testing.assert_array_equal(made[[17, 33, 3]], new[[0, 0, 1]])
+    assert np.count_nonzero(made) == 4
+
+
+@pytest.mark.parametrize(("op", "exact"), [(ops.expm1, np.expm1), (ops.log1p, np.log1p), (ops.atan, np.arctan)])
+def test_functions_keep_their_digits_near_zero(op: Any, exact: Any) -> None:
+    powers = np.float32(2.0) ** np.arange(-120, 0, dtype=np.float32)
+    x = np.concatenate([powers * np.float32(1.3), -powers / np.float32(1.3)])
+    np.testing.assert_allclose(ran(op, x), exact(x.astype(np.float64)).astype(np.float32), rtol=2.0**-23, atol=0)
+    assert np.signbit(ran(op, np.array([-0.0], np.float32))).all()
+
+
+PACKED = [name for name in SCHEMES if is_held(name)]
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_weights_have_the_values_of_their_scheme(name: str) -> None:
+    packing = scheme(name)
+    # no byte is 0: scales of bfloat16 are above the subnormal numbers
+    data = np.random.default_rng(0).integers(1, 120, (5, packing.row_bytes(512))).astype(np.uint8)
+    np.testing.assert_array_equal(to_array(decoded(name, planes_of(name, data))), packing.unpack(data, np.float32))
 
 
 def test_updates_of_one_place_come_in_their_order() -> None:

@@ -17,7 +17,7 @@ from xinheng.core.ir.types import StateType
 from ..handles import MindSporePagedKV
 from ..tensors import DTYPES, converted
 from .movement import piece
-from .registry import FLOATS, MINDSPORE_KERNELS, double, narrow, wide
+from .registry import FLOATS, MINDSPORE_KERNELS, double, indexing, narrow, wide
 
 _MAX: Any = msops.ReduceMax(True)
 _SUM: Any = msops.ReduceSum(True)
@@ -37,6 +37,7 @@ def readable(node: Node) -> bool | str:
 
 @MINDSPORE_KERNELS.register(ops.write_cache, name="mindspore_write_cache", dtypes=FLOATS, when=readable)
 def write_cache(cache: MindSporePagedKV, k: Any, v: Any, slots: Any) -> MindSporePagedKV:
+    slots = indexing(slots)
     kept = msops.nonzero(slots >= 0).reshape((-1,))
     if not kept.shape[0]:
         return cache

@@ -17,7 +17,7 @@ from ..handles import MindSporePagedKV, MindSporePagedLatent
 from ..tensors import DTYPES, converted, to_tensor
 from .attention import paged_attention, readable, write_cache
 from .movement import zeros
-from .registry import FLOATS, MINDSPORE_KERNELS, narrow, wide
+from .registry import FLOATS, MINDSPORE_KERNELS, indexing, narrow, wide
 
 
 @MINDSPORE_KERNELS.register(ops.write_latent_cache, name="mindspore_write_latent_cache", dtypes=FLOATS, when=readable)
@@ -99,6 +99,7 @@ def gather_latent_cache(
 def copy_blocks(cache: MindSporePagedKV | MindSporePagedLatent, pairs: Any) -> MindSporePagedKV | MindSporePagedLatent:
     if not pairs.shape[0]:
         return cache
+    pairs = indexing(pairs)
     source, target = pairs[:, 0], pairs[:, 1:]
     for pages in (cache.k, cache.v) if isinstance(cache, MindSporePagedKV) else (cache.latent, cache.rope):
         msops.scatter_nd_update(pages, target, msops.gather(pages, source, 0))
