@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from xinheng.core.ir.dtype import float32
 from xinheng.core.ops import OPSET, QuantizedKVPages
 from xinheng.core.ops.attention import quantized, scatter_slots
 
@@ -113,15 +114,17 @@ def _scales(change: Any) -> Any:
     return changed
 
 
-for _op in ("paged_attention", "gather_kv_cache"):
-    given(_op, "scale of keys", "scales values by what keys need", _scales(lambda c: c._replace(v_scale=c.k_scale)))
-    given(_op, "scales ignored", "takes codes for numbers", _scales(lambda c: c._replace(k_scale=c.k_scale * 0 + 1)))
-    given(
-        _op,
-        "scale of the next head",
+_OTHER_SCALES = {
+    "scale of keys": ("scales values by what keys need", lambda c: c._replace(v_scale=c.k_scale)),
+    "scales ignored": ("takes codes for numbers", lambda c: c._replace(k_scale=c.k_scale * 0 + 1)),
+    "scale of the next head": (
         "scales keys by what the next head needs",
-        _scales(lambda c: c._replace(k_scale=np.roll(c.k_scale, 1, axis=2))),
-    )
+        lambda c: c._replace(k_scale=np.roll(c.k_scale, 1, axis=2)),
+    ),
+}
+for _name, (_text, _change) in _OTHER_SCALES.items():
+    given("paged_attention", _name, _text, _scales(_change))
+    given("gather_kv_cache", _name, _text, _scales(_change), where=(float32,))  # which is what it makes of codes
 
 
 def _whole_norm(
