@@ -26,7 +26,7 @@ from xinheng.core.hal import (
     WeightSource,
 )
 from xinheng.core.ir.dtype import DType, from_numpy
-from xinheng.core.ir.graph import Graph
+from xinheng.core.ir.graph import Graph, Value
 
 from .capture import Record, captured, uncaptured
 from .device import TorchDevice
@@ -79,6 +79,9 @@ class AcceleratorDevice(TorchDevice):
         self._collective = HOST if getattr(self.runtime, "emulated", False) else collective
         self._new_graph: Any = None if graph is None or not capture else getattr(self.runtime, graph, None)
         self._uncaptured = _reason(self.runtime, graph, capture)
+        self._graph: Graph | None = None
+        self.readers: dict[str, set[str]] = {}
+        """The kernels that read each parameter, by its name, in all graphs so far."""
         self.kernels = KernelRegistry(_plain(self))
         self._pins = _pins()
 
@@ -94,10 +97,25 @@ class AcceleratorDevice(TorchDevice):
         return self._tensor(array, from_numpy(array.dtype))
 
     def compile(self, graph: Graph, placement: Placement, bounds: Mapping[str, int]) -> Executable:
-        plain = KernelExecutable(graph, self, placement, bounds)
+        for node, choice in zip(graph.nodes, placement, strict=True):
+            for value in node.operands:
+                if value is not None and value.kind == "parameter":
+                    self.readers.setdefault(value.name, set()).add(choice.kernel.name)
+        self._graph = graph
+        try:
+            plain = KernelExecutable(graph, self, placement, bounds)
+        finally:
+            self._graph = None
         if self._new_graph is not None:
             return captured(self, plain, self._new_graph)
         return plain if self._uncaptured is None else uncaptured(plain, self._uncaptured)
+
+    def reads(self, value: Value) -> bool:
+        """Whether the graph whose kernels are being planned reads a value; True for all where there is none."""
+        if self._graph is None:
+            return True
+        operands = (operand for node in self._graph.nodes for operand in node.operands)
+        return any(other is value for other in (*operands, *self._graph.outputs.values()))
 
     @property
     def captures(self) -> bool:

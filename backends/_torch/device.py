@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields
 from math import prod
 from typing import Any
 
@@ -149,10 +148,10 @@ class TorchDevice(Device):
         return self._cleared(shape, kind)
 
     def read_state(self, state: Buffer, type: StateType) -> tuple[NDArray[Any], ...]:
-        return state_of(type, [self.download(x.clone()) for x in _parts(state)])
+        return state_of(type, [self.download(x.clone()) for x in state.parts])
 
     def write_state(self, state: Buffer, type: StateType, pages: tuple[NDArray[Any], ...]) -> None:
-        for held, new in zip(_parts(state), pages, strict=True):
+        for held, new in zip(state.parts, pages, strict=True):
             held.copy_(self.upload(new, NAMES[held.dtype]))
 
     def _cleared(self, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
@@ -175,8 +174,3 @@ class TorchDevice(Device):
 
 def _free(free: int | None) -> str:
     return "" if free is None else f"{free >> 20} MiB are free"
-
-
-def _parts(state: Buffer) -> list[torch.Tensor]:
-    """The tensors of a state, in the order references see them."""
-    return [getattr(state, f.name) for f in fields(state)]

@@ -199,3 +199,8 @@ class TorchSequenceState:
     """A fixed-size state per sequence: data [slots, ...], contiguous."""
 
     data: torch.Tensor
+
+    @property
+    def parts(self) -> tuple[torch.Tensor, ...]:
+        """The tensors that it consists of, in the order of `StateType.parts`."""
+        return (self.data,)

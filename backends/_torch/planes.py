@@ -65,12 +65,12 @@ def _codes(blocks: NDArray[Any]) -> NDArray[Any]:
     return joined
 
 
-def _fields(data: Bytes, bits: int, run: int) -> Bytes:
+def fields(data: Bytes, bits: int, run: int) -> Bytes:
     """Fields of bytes [..., n] in runs: the lowest fields of a run, then the next, as bytes [..., n 8 / bits]."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     runs = data.reshape(*data.shape[:-1], -1, 1, run)
-    fields: Bytes = (runs >> shifts) & np.uint8(2**bits - 1)
-    return fields.reshape(*data.shape[:-1], -1)
+    found: Bytes = (runs >> shifts) & np.uint8(2**bits - 1)
+    return found.reshape(*data.shape[:-1], -1)
 
 
 def _word(blocks: Bytes, at: int) -> Bytes:
@@ -87,11 +87,11 @@ def _q4_1(b: Bytes) -> Planes:
 
 
 def _q5_0(b: Bytes) -> Planes:
-    return Planes("bytes", _codes(_fields(b[..., 6:], 4, 16) | _word(b, 2) << 4), _number(b, 0, "<f2"), 32, offset=16)
+    return Planes("bytes", _codes(fields(b[..., 6:], 4, 16) | _word(b, 2) << 4), _number(b, 0, "<f2"), 32, offset=16)
 
 
 def _q5_1(b: Bytes) -> Planes:
-    codes = _codes(_fields(b[..., 8:], 4, 16) | _word(b, 4) << 4)
+    codes = _codes(fields(b[..., 8:], 4, 16) | _word(b, 4) << 4)
     return Planes("bytes", codes, _number(b, 0, "<f2"), 32, low=-_number(b, 2, "<f2"))
 
 
@@ -101,14 +101,14 @@ def _q8_0(b: Bytes) -> Planes:
 
 def _q2_k(b: Bytes) -> Planes:
     return Planes(
-        "bytes", _codes(_fields(b[..., 16:80], 2, 32)), _codes(b[..., :16] & 15), 16, outer=_number(b, 80, "<f2"),
+        "bytes", _codes(fields(b[..., 16:80], 2, 32)), _codes(b[..., :16] & 15), 16, outer=_number(b, 80, "<f2"),
         low=_codes(b[..., :16] >> 4), outer_low=_number(b, 82, "<f2"),
     )  # fmt: skip
 
 
 def _q3_k(b: Bytes) -> Planes:
-    codes = _fields(b[..., 32:96], 2, 32).astype(np.int8) - ((_fields(b[..., :32], 1, 32) ^ 1) << 2).astype(np.int8)
-    scales = _fields(b[..., 96:104], 4, 8) | _fields(b[..., 104:108], 2, 4) << 4
+    codes = fields(b[..., 32:96], 2, 32).astype(np.int8) - ((fields(b[..., :32], 1, 32) ^ 1) << 2).astype(np.int8)
+    scales = fields(b[..., 96:104], 4, 8) | fields(b[..., 104:108], 2, 4) << 4
     signed = _codes(scales.astype(np.int8) - np.int8(32))
     return Planes("signed", _codes(codes), signed, 16, outer=_number(b, 108, "<f2"))
 
@@ -129,31 +129,31 @@ def _q4_k(b: Bytes) -> Planes:
 
 def _q5_k(b: Bytes) -> Planes:
     scale, low = _six_bits(b)
-    codes = _codes(_fields(b[..., 48:], 4, 32) | _fields(b[..., 16:48], 1, 32) << 4)
+    codes = _codes(fields(b[..., 48:], 4, 32) | fields(b[..., 16:48], 1, 32) << 4)
     outer, outer_low = _number(b, 0, "<f2"), _number(b, 2, "<f2")
     return Planes("bytes", codes, scale, 32, outer=outer, low=low, outer_low=outer_low)
 
 
 def _q6_k(b: Bytes) -> Planes:
-    codes = _fields(b[..., :128], 4, 64) | _fields(b[..., 128:192], 2, 32) << 4
+    codes = fields(b[..., :128], 4, 64) | fields(b[..., 128:192], 2, 32) << 4
     scale = _codes(b[..., 192:208]).view(np.int8)
     return Planes("bytes", _codes(codes), scale, 16, offset=32, outer=_number(b, 208, "<f2"))
 
 
 def _iq4_nl(b: Bytes) -> Planes:
-    levels = np.asarray(IQ4_VALUES, np.int8)[_fields(b[..., 2:], 4, 16)]
+    levels = np.asarray(IQ4_VALUES, np.int8)[fields(b[..., 2:], 4, 16)]
     return Planes("signed", _codes(levels), _number(b, 0, "<f2"), 32)
 
 
 def _iq4_xs(b: Bytes) -> Planes:
-    scales = _fields(b[..., 4:8], 4, 1) | _fields(b[..., 2:4], 2, 1) << 4
-    levels = np.asarray(IQ4_VALUES, np.int8)[_fields(b[..., 8:], 4, 16)]
+    scales = fields(b[..., 4:8], 4, 1) | fields(b[..., 2:4], 2, 1) << 4
+    levels = np.asarray(IQ4_VALUES, np.int8)[fields(b[..., 8:], 4, 16)]
     signed = _codes(scales.astype(np.int8) - np.int8(32))
     return Planes("signed", _codes(levels), signed, 32, outer=_number(b, 0, "<f2"))
 
 
 def _mxfp4(b: Bytes) -> Planes:
-    doubled = np.asarray(MXFP4_VALUES, np.int8)[_fields(b[..., 1:], 4, 16)]
+    doubled = np.asarray(MXFP4_VALUES, np.int8)[fields(b[..., 1:], 4, 16)]
     return Planes("signed", _codes(doubled), np.ldexp(np.float32(1), b[..., 0].astype(np.int32) - 128), 32)
 
 

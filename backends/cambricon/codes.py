@@ -20,7 +20,7 @@ from xinheng.core.hal import WeightPart
 from xinheng.core.ir.dtype import DType, bfloat16, float16, float32
 from xinheng.core.schemes.group import GROUPS
 
-from .._torch.planes import Planes, planes
+from .._torch.planes import Planes, fields, planes
 from .chips import CODE_GROUPS
 
 CHUNK = 1 << 24
@@ -73,18 +73,11 @@ def _differences(held: Planes) -> Iterator[NDArray[np.int32]]:
     height = max(1, CHUNK // max(1, held.codes.shape[1]))
     for at in range(0, max(rows, 1), height):
         some = slice(at, at + height)
-        q = _fields(held.codes[some], held.run) if held.coding == "nibbles" else held.codes[some]
+        q = fields(held.codes[some], 4, held.run) if held.coding == "nibbles" else held.codes[some]
         wide = q.astype(np.int32)
         if held.zero is not None:
             wide = (wide.reshape(len(wide), -1, held.group) - held.zero[some, :, None]).reshape(wide.shape)
         yield wide
-
-
-def _fields(codes: NDArray[np.uint8], run: int) -> NDArray[np.uint8]:
-    """Nibbles [rows, columns / 2] as bytes: byte j of a run holds columns j and j + run."""
-    runs = codes.reshape(len(codes), -1, 1, run)
-    fields: NDArray[np.uint8] = np.concatenate([runs & np.uint8(15), runs >> np.uint8(4)], axis=-2)
-    return fields.reshape(len(codes), -1)
 
 
 def _halved(codes: NDArray[np.int8]) -> NDArray[np.int8]:

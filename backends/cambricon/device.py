@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
 
-from xinheng.core.errors import OutOfMemory
 from xinheng.core.hal import (
     ANY_ORDER,
     Arithmetic,
@@ -21,7 +21,7 @@ from xinheng.core.hal import (
     WeightSource,
 )
 from xinheng.core.ir.dtype import dtype, int8
-from xinheng.core.ir.graph import Graph, Value
+from xinheng.core.ir.graph import Graph
 from xinheng.core.ir.types import StateType
 
 from .._torch.accelerator import AcceleratorDevice
@@ -64,9 +64,7 @@ class CambriconDevice(AcceleratorDevice):
         super().__init__(spec, name, device, capabilities, collective="cncl", graph="MLUGraph", capture=capture)
         self.chip, self.functions = chip, Functions(library)
         self.joint_latents = self.functions.takes("single_query_cached_kv_attn", "head_size_v")
-        self._graph: Graph | None = None
         self._step: Step | None = None
-        self._readers: dict[str, set[str]] = {}
         register_kernels(self)
 
     def notes(self) -> tuple[str, ...]:
@@ -76,31 +74,20 @@ class CambriconDevice(AcceleratorDevice):
         return (f"this torch_mlu_ops has no {', '.join(lost)}: plain torch runs instead",) if lost else ()
 
     def compile(self, graph: Graph, placement: Placement, bounds: Mapping[str, int]) -> Executable:
-        for node, choice in zip(graph.nodes, placement, strict=True):
-            for value in node.operands:
-                if value is not None and value.kind == "parameter":
-                    self._readers.setdefault(value.name, set()).add(choice.kernel.name)
-        self._graph, self._step = graph, Step()
+        self._step = Step()
         try:
             return super().compile(graph, placement, bounds)
         finally:
-            self._graph = self._step = None
+            self._step = None
 
     @property
     def step(self) -> Step:
         """What the nodes share that are being planned: those of the graph that is being compiled, or one alone."""
         return self._step or Step()
 
-    def reads(self, value: Value) -> bool:
-        """Whether the graph that is being compiled reads a value; True for all where none is."""
-        if self._graph is None:
-            return True
-        operands = (operand for node in self._graph.nodes for operand in node.operands)
-        return any(other is value for other in (*operands, *self._graph.outputs.values()))
-
     def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
         """Planes of codes and scales, or signed codes where a weight-only product reads them."""
-        readers = self._readers.get(source.name, set())
+        readers = self.readers.get(source.name, set())
         if not readers & CODED_PRODUCTS or not all(known(part.scheme) for part in source.parts):
             return super().prepare(source, uses)
         pieces = []
@@ -119,10 +106,9 @@ class CambriconDevice(AcceleratorDevice):
         if type.kind != "paged_latent" or not self.joint_latents or not joint(type):
             return super().allocate_state(type, space)
         shape = (space.blocks, space.block_size, type["dim"] + type["rope_dim"])
-        try:
-            return JointLatent(self._cleared(shape, DTYPES[dtype(type["scheme"])]), type["dim"])
-        except (MemoryError, RuntimeError) as error:
-            raise OutOfMemory(f"{self.spec}: no room for {space.blocks} cache blocks: {error}") from error
+        kind = DTYPES[dtype(type["scheme"])]
+        with self.explaining(f"{space.blocks} cache blocks", prod(shape) * kind.itemsize):
+            return JointLatent(self._cleared(shape, kind), type["dim"])
 
     def _keys(self, shape: tuple[int, int, int, int], kind: torch.dtype) -> torch.Tensor:
         blocks, block, heads, width = shape

@@ -6,12 +6,10 @@ Nothing of it is made on the host, so that a captured graph makes it anew in eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 import torch
-
-from xinheng.core.ir.graph import Node
 
 T = TypeVar("T")
 Tensor = torch.Tensor
@@ -58,13 +56,3 @@ class Place:
         """What the run under way has made so far; called once by each run of the node, at its beginning."""
         self._step.enter(self._number)
         return self._step
-
-
-class PerNode:
-    """A kernel that is one function per node of a graph."""
-
-    def __init__(self, make: Callable[[Node], Callable[..., Any]]) -> None:
-        self._make = make
-
-    def plan(self, node: Node, bounds: Mapping[str, int]) -> Callable[..., Any]:
-        return self._make(node)

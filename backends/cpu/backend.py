@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import ClassVar
 
 from xinheng.core.errors import DeviceError
 from xinheng.core.hal import Backend, Device, DeviceInfo, DeviceOptions, DeviceSpec, Finding
 from xinheng.core.hal.host import host_memory
 
+from .extra import INSTALL, has_torch
 from .processor import processor_name
 
 
@@ -21,8 +21,8 @@ class CPUBackend(Backend):
     priority: ClassVar[int] = 0
 
     def probe(self) -> list[DeviceInfo]:
-        runtime = f"torch {version('torch')}" if _has_torch() else "native kernels"
-        if not _has_torch() and _kernels():
+        runtime = f"torch {version('torch')}" if has_torch() else "native kernels"
+        if not has_torch() and _kernels():
             return []
         return [DeviceInfo("cpu:0", processor_name(), host_memory().total, runtime)]
 
@@ -36,26 +36,19 @@ class CPUBackend(Backend):
         try:
             return CPUDevice(options)
         except NativeUnavailable as error:
-            if not _has_torch():
+            if not has_torch():
                 text = f"the cpu backend needs native kernels or torch, and has neither: {error}"
-                raise DeviceError(f"{text}; {_INSTALL}, or a C++17 compiler such as g++") from error
+                raise DeviceError(f"{text}; {INSTALL}, or a C++17 compiler such as g++") from error
             from .torch_device import TorchCPUDevice
 
             return TorchCPUDevice(options, str(error))
 
     def diagnose(self) -> list[Finding]:
-        if _has_torch():
+        if has_torch():
             return _kernels()
         text = "torch is not installed: ops without native kernels do not run, those of models have them"
         said = "没有安装 torch：没有本机内核的算子不能运行，模型所用的算子都有"
-        return [Finding("cpu.torch-missing", text, _INSTALL, (said, _INSTALL)), *_kernels()]
-
-
-_INSTALL = "pip install 'xinheng[cpu]'"
-
-
-def _has_torch() -> bool:
-    return find_spec("torch") is not None
+        return [Finding("cpu.torch-missing", text, INSTALL, (said, INSTALL)), *_kernels()]
 
 
 def _kernels() -> list[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -37,6 +36,7 @@ from xinheng.core.ops import state_of
 
 from .arrays import Array, aligned, contiguous
 from .executable import CPUExecutable
+from .extra import INSTALL, has_torch
 from .guarded import HostGuard
 from .handles import HELD, HostWeight, HostWeightPart
 from .jit import NativeUnavailable, load
@@ -69,7 +69,7 @@ class CPUDevice(Device):
         """
         self.spec, self.name = "cpu:0", processor_name()
         self._library, self._notes = _library(options)
-        if find_spec("torch") is None:
+        if not has_torch():
             self._notes += ("torch is not installed: ops without native kernels do not run",)
         fast = options.numerics.mode == "fast"
         self.capabilities = Capabilities(
@@ -86,7 +86,7 @@ class CPUDevice(Device):
         register_native(self.kernels, self._library, fast=fast)
 
     def _torch_kernels(self) -> KernelRegistry:
-        if find_spec("torch") is None:
+        if not has_torch():
             return KernelRegistry()
         from .torch_kernels import TorchKernels
 
@@ -157,10 +157,8 @@ class CPUDevice(Device):
         return tuple(buffer.shape)
 
     def join(self, group: str, rank: int, size: int, address: str) -> None:
-        if find_spec("torch") is None:
-            raise DeviceError(
-                f"{self.spec}: ranks are joined by torch, which is not installed; pip install 'xinheng[cpu]'"
-            )
+        if not has_torch():
+            raise DeviceError(f"{self.spec}: ranks are joined by torch, which is not installed; {INSTALL}")
         from .torch_kernels import GlooOfArrays
 
         self.connect(group, GlooOfArrays(rank, size, address))

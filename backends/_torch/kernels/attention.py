@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -37,10 +38,20 @@ def rows_of(cache: TorchPagedKV, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 
 def values_of(cache: TorchPagedKV, at: Any) -> tuple[Tensor, Tensor]:
     """The keys and values at an index into the pages; those of an int8 cache in float32."""
-    k, v = cache.k[at], cache.v[at]
-    if not isinstance(cache, TorchQuantizedKV):
-        return k, v
-    return k.float() * cache.k_scale[at][..., None], v.float() * cache.v_scale[at][..., None]
+    return decoded(pages[at] for pages in cache.parts)
+
+
+def decoded(parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """Keys and values of what the parts of a cache hold: themselves, or codes times scales in float32."""
+    k, v, *scales = parts
+    if scales:
+        k, v = (codes.float() * scale[..., None] for codes, scale in zip((k, v), scales, strict=True))
+    return k, v
+
+
+def working(q: Tensor, k: Tensor) -> torch.dtype:
+    """What queries and keys are attended in: at least float32."""
+    return torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
 
 
 @TORCH_KERNELS.register(ops.write_cache, name="torch_write_cache", dtypes=FLOATS, when=readable)
@@ -71,8 +82,6 @@ def paged_attention(
 ) -> tuple[Tensor, Tensor]:
     out, lse = nothing(q, cache.v.shape[-1])
     size, group = cache.k.shape[1], q.shape[1] // cache.k.shape[2]
-    kind = q.dtype if cache.k.dtype is torch.int8 else torch.promote_types(q.dtype, cache.k.dtype)
-    kind = torch.promote_types(kind, torch.float32)
     for s, length in enumerate(seq_lens.tolist()):
         begin, end = int(query_start[s]), int(query_start[s + 1])
         if begin == end or length == 0:
@@ -80,7 +89,9 @@ def paged_attention(
         first = max(0, length - (end - begin) - window + 1) if window else 0
         keys = torch.arange(first, length, device=q.device)
         at = (block_table[s].long()[keys // size], keys % size)
-        k, v = (x.to(kind).transpose(0, 1).repeat_interleave(group, dim=0) for x in values_of(cache, at))
+        k, v = values_of(cache, at)
+        kind = working(q, k)
+        k, v = (x.to(kind).transpose(0, 1).repeat_interleave(group, dim=0) for x in (k, v))
         found = attend(
             q[begin:end], k, v, keys, length, sinks, None if bias is None else bias[begin:end, :, first:length],
             scale=scale, window=window, softcap=softcap, causal=causal,
@@ -121,14 +132,24 @@ def attend(
     if window:
         visible = visible & (positions - keys < window)
     visible = visible & (positions >= 0)
+    sink = None if sinks is None else wide(sinks).reshape(-1, 1, 1).expand(-1, n, 1)
+    out, lse = weighed(logits, v, visible, sink)
+    return out.transpose(0, 1), lse.transpose(0, 1)
+
+
+def weighed(logits: Tensor, v: Tensor, visible: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Values v [..., keys, dim] by the softmax of logits [..., rows, keys] where `visible`, and the log-sum-exps.
+
+    `sink` [..., rows, 1] is one more logit, without a value. Rows that see no key get 0 and -inf.
+    """
+    keys = logits.shape[-1]
     logits = logits.masked_fill(~visible, -torch.inf)
-    if sinks is not None:
-        logits = torch.cat((logits, wide(sinks).reshape(-1, 1, 1).expand(-1, n, 1)), dim=-1)
+    if sink is not None:
+        logits = torch.cat((logits, sink), dim=-1)
     total = torch.logsumexp(logits, dim=-1)
-    p = torch.exp(logits - torch.where(total.isinf(), 0.0, total)[..., None])[..., : keys.numel()]
+    p = torch.exp(logits - torch.where(total.isinf(), 0.0, total)[..., None])[..., :keys]
     seen = visible.any(-1)
-    out = torch.where(seen[None, :, None], p @ v, 0.0)
-    return out.transpose(0, 1), torch.where(seen, total, -torch.inf).transpose(0, 1)
+    return torch.where(seen[..., None], p @ v, 0.0), torch.where(seen, total, -torch.inf)
 
 
 @TORCH_KERNELS.register(ops.sdpa_varlen, name="torch_sdpa_varlen", dtypes=FLOATS)
@@ -166,10 +187,7 @@ def sdpa_varlen(
 @TORCH_KERNELS.register(ops.gather_kv_cache, name="torch_gather_kv_cache")
 def gather_kv_cache(cache: TorchPagedKV, seq_lens: Tensor, block_table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     starts, slots = places(cache.k.shape[:2], seq_lens, block_table)
-    k, v, *scales = (gather_slots(pages, slots) for pages in cache.parts)
-    if scales:
-        k, v = (codes.float() * scale[..., None] for codes, scale in zip((k, v), scales, strict=True))
-    return k, v, starts
+    return *decoded(gather_slots(pages, slots) for pages in cache.parts), starts
 
 
 def places(pages: Any, seq_lens: Tensor, block_table: Tensor) -> tuple[Tensor, Tensor]:

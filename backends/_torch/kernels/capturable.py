@@ -7,6 +7,7 @@ and is sequence by sequence otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from xinheng.core.hal import Kernel, KernelRegistry
 from xinheng.core.ir.graph import Node
 
 from ..handles import NAMES, TorchPagedKV
-from .attention import readable, rows_of, values_of
+from ..planner import Planner
+from .attention import readable, rows_of, values_of, weighed, working
 from .elementwise import cast, wide
 from .registry import FLOATS
 
@@ -44,7 +46,7 @@ def register_capturable(registry: KernelRegistry, device: AcceleratorDevice, cap
             dtypes=kernel.dtypes,
             when=_condition(kernel),
             host=sorted(kernel.host),
-        )(CapturableAttention(device, kernel))
+        )(Planner(partial(_planned, device, kernel)))
 
 
 def _condition(kernel: Kernel) -> Callable[[Node], bool | str]:
@@ -74,18 +76,12 @@ def write_cache(cache: TorchPagedKV, k: Tensor, v: Tensor, slots: Tensor) -> Tor
     return cache
 
 
-class CapturableAttention:
-    """Attention by a kernel of plain torch; in a captured step by `decode_attention`."""
-
-    def __init__(self, device: AcceleratorDevice, kernel: Kernel) -> None:
-        self._device, self._kernel = device, kernel
-
-    def plan(self, node: Node, bounds: Mapping[str, int]) -> PlannedAttention:
-        return PlannedAttention(self._device, self._kernel)
+def _planned(device: AcceleratorDevice, kernel: Kernel, node: Node) -> PlannedAttention:
+    return PlannedAttention(device, kernel)
 
 
 class PlannedAttention:
-    """The function for one node."""
+    """Attention of one node by a kernel of plain torch; in a captured step by `decode_attention`."""
 
     def __init__(self, device: AcceleratorDevice, kernel: Kernel) -> None:
         self._device, self._plain = device, kernel.function
@@ -192,21 +188,13 @@ def _attend(
     q: Tensor, pages: tuple[Tensor, Tensor], visible: Tensor, sinks: Tensor | None, scale: float, softcap: float | None
 ) -> tuple[Tensor, Tensor]:
     """Rows q [rows, heads, k_dim] over pages [rows, blocks, size, kv_heads, dim] of their own, where `visible`."""
-    kind = torch.promote_types(q.dtype, pages[0].dtype)
-    kind = torch.promote_types(kind, torch.float32)
+    kind = working(q, pages[0])
     k, v = (x.flatten(1, 2).to(kind).transpose(1, 2) for x in pages)
     v = torch.where(visible[:, None, :, None], v, 0.0)  # 0 times what an unused page holds may be NaN
     rows, heads = q.shape[0], k.shape[1]
     logits = q.to(kind).reshape(rows, heads, -1, q.shape[2]) @ k.transpose(2, 3) * scale
     if softcap:
         logits = torch.tanh(logits / softcap) * softcap
-    logits = logits.masked_fill(~visible[:, None, None], -torch.inf)
-    if sinks is not None:
-        extra = wide(sinks).to(kind).reshape(1, heads, -1, 1).expand(rows, -1, -1, 1)
-        logits = torch.cat((logits, extra), dim=-1)
-    total = torch.logsumexp(logits, dim=-1)
-    p = torch.exp(logits - torch.where(total.isinf(), 0.0, total)[..., None])[..., : visible.shape[1]]
-    seen = visible.any(-1)[:, None, None]
-    out = torch.where(seen[..., None], p @ v, 0.0).reshape(rows, -1, v.shape[3])
-    lse = torch.where(seen, total, -torch.inf).reshape(rows, -1)
-    return out.to(q.dtype), lse.float()
+    sink = None if sinks is None else wide(sinks).to(kind).reshape(1, heads, -1, 1).expand(rows, -1, -1, 1)
+    out, lse = weighed(logits, v, visible[:, None, None], sink)
+    return out.reshape(rows, -1, v.shape[3]).to(q.dtype), lse.reshape(rows, -1).float()

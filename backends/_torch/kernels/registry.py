@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xinheng.core.hal import KernelRegistry
 from xinheng.core.ir.dtype import DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 from xinheng.core.ir.graph import Node, Value
-from xinheng.core.ir.types import TensorType
+from xinheng.core.ir.types import StateType, TensorType
 
 from ..handles import DTYPES
 
@@ -32,6 +32,13 @@ def held(node: Node) -> bool | str:
         if kind not in DTYPES:
             return f"torch has no dtype {kind}"
     return True
+
+
+def cache_type(node: Node) -> StateType:
+    """The type of the cache that a node writes or reads."""
+    cache = node.operand("cache")
+    assert cache is not None and isinstance(cache.type, StateType)
+    return cache.type
 
 
 def _kinds(values: Sequence[Value | None]) -> list[DType]:

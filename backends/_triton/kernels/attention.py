@@ -16,7 +16,7 @@ import triton.language as tl
 from xinheng.core import ops
 from xinheng.core.hal import KernelRegistry
 
-from ..._torch.handles import TorchPagedKV, TorchPagedLatent, TorchQuantizedKV
+from ..._torch.handles import TorchPagedKV, TorchPagedLatent
 from ..launch import launch, power, tiles
 from .registry import FLOATS, TRITON_KERNELS, readable
 from .scalar import device, max_of, product, sum_of, tanh, widen
@@ -192,7 +192,7 @@ class Keys:
     table: Tensor | None = None
     starts: Tensor | None = None
     rope: Tensor | None = None
-    scales: tuple[Tensor, Tensor] | None = None
+    scales: tuple[Tensor, ...] = ()
 
     @property
     def paged(self) -> bool:
@@ -210,10 +210,10 @@ class Keys:
             if pages.numel() and pages.stride(-1) != 1:
                 raise ValueError("keys and values must keep the elements of a head side by side")
         lead = [x.stride()[:3] if self.paged else (0, *x.stride()[:2]) for x in (self.k, self.v)]
-        if self.scales is not None and self.scales[0].stride() != self.scales[1].stride():
+        if self.scales and self.scales[0].stride() != self.scales[1].stride():
             raise ValueError("the scales of keys and of values must lie alike")
         rope = (0, 0) if self.rope is None else self.rope.stride()[:2]
-        return *lead[0], *lead[1], *rope, *((0, 0, 0) if self.scales is None else self.scales[0].stride())
+        return *lead[0], *lead[1], *rope, *(self.scales[0].stride() if self.scales else (0, 0, 0))
 
 
 def _tile(wide: bool, width: int, group: int) -> dict[str, int]:
@@ -295,10 +295,6 @@ def _workspace(q: Tensor, count: int, width: int) -> tuple[Tensor, Tensor, Tenso
     return room(count), room(count), room(count, width)
 
 
-def _scales(cache: TorchPagedKV) -> tuple[Tensor, Tensor] | None:
-    return (cache.k_scale, cache.v_scale) if isinstance(cache, TorchQuantizedKV) else None
-
-
 def _contiguous(*given: Tensor | None) -> tuple[Any, ...]:
     return tuple(None if x is None else x.contiguous() for x in given)
 
@@ -325,7 +321,7 @@ def register_attention(registry: KernelRegistry, suffix: str, exact: bool, prior
     ) -> tuple[Tensor, Tensor]:
         lengths, table, sunk = _contiguous(seq_lens, block_table, sinks)
         how: dict[str, Any] = {"scale": scale, "window": window, "softcap": softcap, "causal": causal, "exact": exact}
-        return attend(q, Keys(cache.k, cache.v, lengths, table, scales=_scales(cache)), query_start, sunk, bias, **how)
+        return attend(q, Keys(cache.k, cache.v, lengths, table, scales=cache.parts[2:]), query_start, sunk, bias, **how)
 
     @registry.register(ops.sdpa_varlen, name=f"triton_sdpa_varlen{suffix}", dtypes=FLOATS, priority=priority)
     def sdpa_varlen(

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from xinheng.core import ops
 
-from ..._torch.handles import TorchPagedKV, TorchPagedLatent, TorchQuantizedKV
+from ..._torch.handles import TorchPagedKV, TorchPagedLatent
 from ..launch import launch, power, tiles
 from .quantization import coded, divisor_of
 from .registry import FLOATS, TRITON_KERNELS, readable
@@ -107,9 +107,9 @@ def _write(pages: Tensor, new: Tensor, slots: Tensor, scales: Tensor | None = No
 
 @TRITON_KERNELS.register(ops.write_cache, name="triton_write_cache", dtypes=FLOATS, when=readable)
 def write_cache(cache: TorchPagedKV, k: Tensor, v: Tensor, slots: Tensor) -> TorchPagedKV:
-    k_scale, v_scale = (cache.k_scale, cache.v_scale) if isinstance(cache, TorchQuantizedKV) else (None, None)
-    _write(cache.k, k, slots, k_scale)
-    _write(cache.v, v, slots, v_scale)
+    pages, scales = cache.parts[:2], cache.parts[2:]
+    for held, new, scale in zip(pages, (k, v), scales or (None, None), strict=True):
+        _write(held, new, slots, scale)
     return cache
 
 

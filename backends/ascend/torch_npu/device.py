@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,20 +19,18 @@ from xinheng.core.hal import (
     Buffer,
     Capabilities,
     DeviceOptions,
-    Executable,
     Kernel,
-    Placement,
     Refusal,
     StateSpace,
     WeightSource,
 )
 from xinheng.core.ir.dtype import DType, bfloat16, bool_, dtype, float32
-from xinheng.core.ir.graph import Graph, Node, Value
+from xinheng.core.ir.graph import Node
 from xinheng.core.ir.types import StateType
-from xinheng.core.ops import KVPages, LatentPages
+from xinheng.core.ops import KVPages
 
 from ..._torch import AcceleratorDevice, TorchWeight
-from ..._torch.handles import DTYPES, NAMES, Rows
+from ..._torch.handles import DTYPES, Rows
 from ..._torch.plane_part import PlanePart, plane_part
 from ..chips import BLOCK_SIZE, Chip
 from .batches import Batch, Remembered
@@ -65,20 +64,7 @@ class AscendDevice(AcceleratorDevice):
         )
         graph = "NPUGraph" if chip.graphs else None
         super().__init__(spec, name, device, capabilities, "hccl", graph, capture=options.graph)
-        self._graph: Graph | None = None
-        self._readers: dict[str, set[str]] = {}
         register_kernels(self.kernels, self)
-
-    def compile(self, graph: Graph, placement: Placement, bounds: Mapping[str, int]) -> Executable:
-        for node, choice in zip(graph.nodes, placement, strict=True):
-            for value in node.operands:
-                if value is not None and value.kind == "parameter":
-                    self._readers.setdefault(value.name, set()).add(choice.kernel.name)
-        self._graph = graph
-        try:
-            return super().compile(graph, placement, bounds)
-        finally:
-            self._graph = None
 
     def select(self, node: Node, only: str | None = None) -> tuple[Kernel | None, list[Refusal]]:
         known = {kind.name for kind in self.capabilities.dtypes}
@@ -89,16 +75,9 @@ class AscendDevice(AcceleratorDevice):
                     return None, [Refusal(node.op.name, f"the device has no states of {coding}")]
         return super().select(node, only)
 
-    def reads(self, value: Value) -> bool:
-        """Whether a graph that is being compiled reads a value; True for all where none is."""
-        if self._graph is None:
-            return True
-        operands = (operand for node in self._graph.nodes for operand in node.operands)
-        return any(other is value for other in (*operands, *self._graph.outputs.values()))
-
     def prepare(self, source: WeightSource, uses: Sequence[str]) -> Buffer:
         """Packed rows, rows for the fused product where a kernel reads them so, or matrices in NZ order."""
-        readers = self._readers.get(source.name, set())
+        readers = self.readers.get(source.name, set())
         fused = (
             self.chip.fused
             and len(source.shape) == 2
@@ -163,29 +142,20 @@ class AscendDevice(AcceleratorDevice):
 
     def _tiled(self, type: StateType, space: StateSpace) -> TiledPagedKV:
         shape = (space.blocks, type["heads"] * type["k_dim"] // TILE, space.block_size, TILE)
-        try:
+        with self.explaining(f"{space.blocks} cache blocks", 2 * prod(shape) * torch.float16.itemsize):
             k, v = (self._cleared(shape, torch.float16) for _ in range(2))
-        except (MemoryError, RuntimeError) as error:
-            raise OutOfMemory(f"{self.spec}: no room for {space.blocks} cache blocks: {error}") from error
         return TiledPagedKV((k, v), type["heads"])
 
     def read_state(self, state: Buffer, type: StateType) -> tuple[NDArray[Any], ...]:
         if isinstance(state, TiledPagedKV):
             pages = state.every()
             return KVPages(self.download(pages.k), self.download(pages.v))
-        if isinstance(state, NPUPagedKV):
-            return KVPages(self.download(state.k), self.download(state.v))
-        if isinstance(state, NPUPagedLatent):
-            return LatentPages(self.download(state.latent), self.download(state.rope))
         return super().read_state(state, type)
 
     def write_state(self, state: Buffer, type: StateType, pages: tuple[NDArray[Any], ...]) -> None:
         if isinstance(state, TiledPagedKV):
             k, v = (self.upload(new, dtype("float16")) for new in pages)
             state.overwrite(k, v)
-        elif isinstance(state, NPUPagedKV | NPUPagedLatent):
-            for memory, new in zip(state.whole, pages, strict=True):
-                memory[:-1].copy_(self.upload(new, NAMES[memory.dtype]))
         else:
             super().write_state(state, type, pages)
 

@@ -13,11 +13,13 @@ from xinheng.core import ops
 from xinheng.core.hal import KernelRegistry
 from xinheng.core.ir.dtype import bfloat16, float16, float32
 from xinheng.core.ir.graph import Node
-from xinheng.core.ir.types import StateType
 
 from ..._torch.handles import TorchPagedKV
+from ..._torch.kernels.attention import nothing
+from ..._torch.kernels.registry import cache_type
+from ..._torch.planner import Planner
 from ..chips import GROUP, GROUP_BF16, HEADS
-from ..step import PerNode, Step
+from ..step import Step
 
 if TYPE_CHECKING:
     from ..device import CambriconDevice
@@ -32,26 +34,19 @@ def register(kernels: KernelRegistry, device: CambriconDevice) -> None:
         _write(kernels, device)
     if "flash_attention" in device.functions and "single_query_cached_kv_attn" in device.functions:
         kernels.register(ops.paged_attention, name="tmo_attention", dtypes=HALVES, when=_takes)(
-            PerNode(lambda node: PagedAttention(device, device.reads(node.results[1])))
+            Planner(lambda node: PagedAttention(device, device.reads(node.results[1])))
         )
-
-
-def held(node: Node) -> StateType:
-    """The type of the cache of a node."""
-    cache = node.operand("cache")
-    assert cache is not None and isinstance(cache.type, StateType)
-    return cache.type
 
 
 def stored(node: Node, name: str) -> bool | str:
     """Whether an operand has the dtype of the cache."""
-    x, scheme = node.operand(name), held(node)["scheme"]
+    x, scheme = node.operand(name), cache_type(node)["scheme"]
     assert x is not None
     return scheme == x.dtype.name or f"{name} is {x.dtype}, the cache {scheme}"
 
 
 def _writable(node: Node) -> bool | str:
-    k, v, cache = node.operand("k"), node.operand("v"), held(node)
+    k, v, cache = node.operand("k"), node.operand("v"), cache_type(node)
     assert k is not None and v is not None
     if k.dtype != v.dtype:
         return f"k is {k.dtype}, v is {v.dtype}"
@@ -75,7 +70,7 @@ def _write(kernels: KernelRegistry, device: CambriconDevice) -> None:
         return write_cache
 
     kernels.register(ops.write_cache, name="tmo_reshape_paged_cache", dtypes=[float32, *HALVES], when=_writable)(
-        PerNode(planned)
+        Planner(planned)
     )
 
 
@@ -90,7 +85,7 @@ def pages(cache: TorchPagedKV) -> tuple[Tensor, Tensor]:
 
 
 def _takes(node: Node) -> bool | str:
-    q, cache = node.operand("q"), held(node)
+    q, cache = node.operand("q"), cache_type(node)
     assert q is not None
     width = cache["k_dim"]
     for name, given in (("bias", node.operand("bias")), ("softcap", node.attributes["softcap"])):
@@ -156,12 +151,6 @@ def _with_sinks(out: Tensor, lse: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor
     """
     ahead = lse - sinks.float()
     return (out * torch.sigmoid(ahead)[..., None]).to(out.dtype), lse + F.softplus(-ahead)
-
-
-def nothing(q: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Outputs and log-sum-exps of queries that see no key."""
-    out = torch.zeros((*q.shape[:2], width), dtype=q.dtype, device=q.device)
-    return out, torch.full(q.shape[:2], -torch.inf, dtype=torch.float32, device=q.device)
 
 
 @dataclass(frozen=True)

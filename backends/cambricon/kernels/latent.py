@@ -15,9 +15,11 @@ from xinheng.core import ops
 from xinheng.core.hal import KernelRegistry
 from xinheng.core.ir.graph import Node
 
+from ..._torch.kernels.attention import nothing
+from ..._torch.kernels.registry import cache_type
+from ..._torch.planner import Planner
 from ..handles import JointLatent, joint
-from ..step import PerNode
-from .attention import HALVES, batch_of, by_token, held, nothing, stored, whole
+from .attention import HALVES, batch_of, by_token, stored, whole
 
 if TYPE_CHECKING:
     from ..device import CambriconDevice
@@ -30,11 +32,11 @@ def register(kernels: KernelRegistry, device: CambriconDevice) -> None:
     if not device.joint_latents:
         return
     kernels.register(ops.mla_attention, name="tmo_latent_attention", dtypes=HALVES, when=_takes)(
-        PerNode(lambda node: LatentAttention(device, device.reads(node.results[1])))
+        Planner(lambda node: LatentAttention(device, device.reads(node.results[1])))
     )
     if "reshape_paged_cache" in device.functions:
         kernels.register(ops.write_latent_cache, name="tmo_reshape_paged_cache", dtypes=HALVES, when=_writable)(
-            PerNode(lambda _: _written(device))
+            Planner(lambda _: _written(device))
         )
 
 
@@ -43,7 +45,7 @@ def _writable(node: Node) -> bool | str:
     assert latent is not None and rope is not None
     if latent.dtype != rope.dtype:
         return f"latent is {latent.dtype}, rope is {rope.dtype}"
-    return stored(node, "latent") if joint(held(node)) else "writes latents and rotary keys that lie side by side"
+    return stored(node, "latent") if joint(cache_type(node)) else "writes latents and rotary keys that lie side by side"
 
 
 def _written(device: CambriconDevice) -> Callable[..., JointLatent]:
@@ -59,7 +61,7 @@ def _written(device: CambriconDevice) -> Callable[..., JointLatent]:
 
 
 def _takes(node: Node) -> bool | str:
-    cache = held(node)
+    cache = cache_type(node)
     if not joint(cache):
         return f"reads no latents of {cache['dim']} and rotary keys of {cache['rope_dim']} in {cache['scheme']}"
     if not isinstance(node.results[0].shape[1], int):

@@ -16,9 +16,9 @@ from xinheng.core.ir.types import WeightType
 
 from ..._torch.handles import DTYPES, TorchWeight
 from ..._torch.kernels.contraction import linear as torch_linear
+from ..._torch.planner import Planner
 from ..codes import taken
 from ..handles import CodedRows, MLUWeight
-from ..step import PerNode
 
 if TYPE_CHECKING:
     from ..device import CambriconDevice
@@ -157,4 +157,4 @@ def _codes(kernels: KernelRegistry, device: CambriconDevice) -> None:
 
         return dynamic_quant
 
-    kernels.register(ops.dynamic_quant, name=f"tmo_{name}", dtypes=FLOATS, when=_signed)(PerNode(planned))
+    kernels.register(ops.dynamic_quant, name=f"tmo_{name}", dtypes=FLOATS, when=_signed)(Planner(planned))

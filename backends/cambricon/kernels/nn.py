@@ -12,9 +12,9 @@ from xinheng.core.hal import KernelRegistry
 from xinheng.core.ir.dtype import bfloat16, float16, float32
 from xinheng.core.ir.graph import Node
 
+from ..._torch.planner import Planner
 from ..chips import ROTARY_HEAD
 from ..functions import Functions
-from ..step import PerNode
 
 if TYPE_CHECKING:
     from ..device import CambriconDevice
@@ -91,7 +91,7 @@ def _rotary(kernels: KernelRegistry, device: CambriconDevice) -> None:
 
         return rotary_embedding
 
-    kernels.register(ops.rotary_embedding, name="tmo_apply_rotary", dtypes=FLOATS, when=_narrow)(PerNode(planned))
+    kernels.register(ops.rotary_embedding, name="tmo_apply_rotary", dtypes=FLOATS, when=_narrow)(Planner(planned))
 
 
 def _gated(kernels: KernelRegistry, functions: Functions) -> None:

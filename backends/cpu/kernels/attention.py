@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from xinheng.core.errors import DeviceError
-from xinheng.core.ops import QuantizedKVPages
 
 from ..arrays import Array, address, contiguous, stride, strides
 from .library import Library, cache_code, check, int32_of, type_code
@@ -37,8 +36,8 @@ def write_cache_kernel(library: Library) -> Callable[..., Any]:
     def write_cache(cache: Any, k: Array, v: Array, slots: Array) -> Any:
         slots = int32_of(slots)
         tokens = slots.shape[0]
-        scales = (cache.k_scale, cache.v_scale) if isinstance(cache, QuantizedKVPages) else (None, None)
-        for pages, new, scale in zip((cache.k, cache.v), (k, v), scales, strict=True):
+        pages_of, scales = cache[:2], cache[2:] or (None, None)
+        for pages, new, scale in zip(pages_of, (k, v), scales, strict=True):
             blocks, size, heads, width = pages.shape
             if new.shape != (tokens, heads, width):
                 raise DeviceError(f"write_cache: {list(new.shape)} does not fit {tokens} slots of {[heads, width]}")
@@ -91,8 +90,8 @@ def paged_attention_kernel(library: Library) -> Callable[..., tuple[Array, Array
         if stride(q, 2) != 1:
             q = contiguous(q)
         query_start, seq_lens, block_table = int32_of(query_start), int32_of(seq_lens), int32_of(block_table)
-        k, v = cache.k, cache.v
-        (k_scale, k_steps), (v_scale, v_steps) = (scales_of(getattr(cache, f"{x}_scale", None)) for x in "kv")
+        k, v, *scales = cache
+        (k_scale, k_steps), (v_scale, v_steps) = map(scales_of, scales or (None, None))
         if stride(v, 3) != 1:
             raise DeviceError(f"paged_attention: the dims of a value must adjoin, the cache has strides {strides(v)}")
         blocks, size, kv_heads, k_width = k.shape

@@ -13,7 +13,7 @@ import torch
 from xinheng.backends.cambricon.chips import CHIPS
 from xinheng.backends.cambricon.device import CambriconDevice
 from xinheng.backends.cambricon.doubles import library_of
-from xinheng.core.hal import Event, HostCopy
+from xinheng.core.hal import DeviceOptions, Event, HostCopy
 from xinheng.core.hal.device import Copied, Done
 
 
@@ -24,8 +24,8 @@ class HostedDevice(CambriconDevice):
         chip = next(chip for chip in CHIPS if chip.word == word)
         library = library_of(release, chip, lambda function: function)
         spec = f"cambricon:{word}@{release}"
-        super().__init__(spec, chip.name, torch.device("cpu"), chip, library, determinism="D4")
-        self._graph_class = None
+        options = DeviceOptions(graph=False)
+        super().__init__(spec, chip.name, torch.device("cpu"), chip, library, options, determinism="D4")
 
     def event(self) -> Event:
         return Done()

@@ -10,14 +10,14 @@ import pytest
 
 from xinheng.backends.cambricon.codes import coded
 from xinheng.conformance.case import Sample
-from xinheng.conformance.cases.attention import cache
-from xinheng.conformance.cases.sequences import SCENES, Scene, paged, starts
-from xinheng.conformance.operands import KV, Latent, W, gain, ints, normal, rng
+from xinheng.conformance.cases.sequences import GARBAGE, SCENES, Scene
+from xinheng.conformance.operands import W, normal, rng
 from xinheng.core.hal import WeightPart
 from xinheng.core.ir import DTYPES, DType
 from xinheng.core.schemes import scheme
 
 from ...samples import EVERY, demand
+from ...scenes import latent_sample, paged_sample
 from .hosted import DEVICES
 
 KINDS = ("float32", "float16", "bfloat16")
@@ -68,36 +68,7 @@ def sample_of(note: str, scene: Scene) -> Sample:
 
     Whether the functions read keys outside of a window, which then have no weight, is not documented: those are finite.
     """
-    heads, kv_heads = scene.heads
-    how = {"garbage": np.nan} if scene.window is None else {}
-    paging = paged(note, scene.sequences, SIZE, scene.window)
-    pages = cache(len(paging.read), SIZE, kv_heads, *scene.widths)
-    operands: tuple[Any, ...] = (
-        normal(scene.tokens, heads, scene.widths[0], scale=scene.sharp),
-        KV(paging.filled(pages.k, **how), paging.filled(pages.v, **how)),
-        starts([n for n, _ in scene.sequences]),
-        ints([keys for _, keys in scene.sequences]),
-        paging.table,
-        gain(heads) if scene.sinks else None,
-    )
-    return Sample("paged_attention", note.replace(" ", "-"), operands, scene.attributes, data=("normal",))
-
-
-def latent_sample(note: str, scene: Scene, heads: int) -> Sample:
-    """A sample of `mla_attention` with latents of 512 numbers and rotary keys of 64."""
-    paging = paged(note, scene.sequences, SIZE)
-    made, blocks = rng("latents", note), len(paging.read)
-    pages = made.normal(size=(blocks, SIZE, 512)), made.normal(size=(blocks, SIZE, 64))
-    operands = (
-        normal(scene.tokens, heads, 512),
-        normal(scene.tokens, heads, 64),
-        Latent(*(paging.filled(x, np.nan) for x in pages)),
-        starts([n for n, _ in scene.sequences]),
-        ints([keys for _, keys in scene.sequences]),
-        paging.table,
-    )
-    how = {"scale": 0.07} | ({} if scene.causal else {"causal": False})
-    return Sample("mla_attention", note, operands, how, data=("normal",))
+    return paged_sample(note, scene, SIZE, np.nan if scene.window is None else GARBAGE)
 
 
 LONG = {
@@ -138,12 +109,12 @@ LATENT = {
 @pytest.mark.parametrize(("kind", "heads"), [("float16", 16), ("bfloat16", 3), ("float16", 130)])
 @pytest.mark.parametrize("note", LATENT)
 def test_latent_attention(note: str, kind: str, heads: int) -> None:
-    demand(latent_sample(note, LATENT[note], heads), DTYPES[kind], DEVICES[NEW], "tmo_latent_attention")
+    demand(latent_sample(note, LATENT[note], heads, SIZE), DTYPES[kind], DEVICES[NEW], "tmo_latent_attention")
 
 
 @pytest.mark.parametrize("spec", [OLD, SMALL])
 def test_latents_lie_apart_where_values_cannot_be_part_of_keys(spec: str) -> None:
-    node = latent_sample("decode", LATENT["decode"], 16).in_dtype(DTYPES["float16"]).graph().nodes[-1]
+    node = latent_sample("decode", LATENT["decode"], 16, SIZE).in_dtype(DTYPES["float16"]).graph().nodes[-1]
     chosen, _ = DEVICES[spec].select(node)
     assert chosen is not None and chosen.name == "torch_mla_attention_by_token"
 

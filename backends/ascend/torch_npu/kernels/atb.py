@@ -14,11 +14,11 @@ from xinheng.core.ir.dtype import float16
 from xinheng.core.ir.graph import Node
 
 from ...._torch.kernels import attention as plain
+from ...._torch.kernels.registry import cache_type
+from ...._torch.planner import Planner
 from ..batches import Batch
 from ..handles import TILE, TiledPagedKV
-from .attention import nothing
-from .conditions import filled, held
-from .planner import Planner
+from .conditions import filled
 from .tiled import tiled
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def register_atb(kernels: KernelRegistry, device: AscendDevice) -> None:
         when=_attendable,
         host=("query_start", "seq_lens"),
         priority=1,
-    )(Planner(lambda node: ATBAttention(device, held(node)["heads"], device.reads(node.results[1]))))
+    )(Planner(lambda node: ATBAttention(device, cache_type(node)["heads"], device.reads(node.results[1]))))
 
 
 class ATBAttention:
@@ -67,7 +67,7 @@ class ATBAttention:
     ) -> tuple[Tensor, Tensor | None]:
         batch = self._device.batch(query_start, seq_lens, q.shape[0], window)
         if not batch.sequences.size:
-            return nothing(q, q.shape[-1])
+            return plain.nothing(q, q.shape[-1])
         table = self._device.rows_of_table(block_table, batch)
         rows = self._device.rows_of_queries(q, batch)
         out = torch.empty_like(rows)
@@ -91,10 +91,7 @@ class ATBAttention:
         first = batch.lengths - batch.counts
         place = np.concatenate([np.arange(a, a + n) for a, n in zip(first, batch.counts, strict=True)])[:, None]
         keys = np.arange(-(-int(batch.lengths.max()) // TILE) * TILE)
-        hidden = keys > place if causal else np.zeros((place.size, keys.size), bool)
-        if window is not None:
-            hidden = hidden | (place - keys >= window)
-        return masked(self._device, hidden)
+        return masked(self._device, hidden(place, keys, window, causal))
 
     def _sums(
         self,
@@ -114,20 +111,26 @@ class ATBAttention:
         )[1]
 
 
-def masked(device: AscendDevice, hidden: NDArray[np.bool_]) -> Tensor:
+def hidden(place: NDArray[Any], keys: NDArray[Any], window: int | None, causal: bool = True) -> NDArray[np.bool_]:
+    """Which keys [n] queries at positions [rows, 1] do not see, [rows, n]."""
+    found: NDArray[np.bool_] = keys > place if causal else np.zeros((place.size, keys.size), bool)
+    return found if window is None else found | (place - keys >= window)
+
+
+def masked(device: AscendDevice, unseen: NDArray[np.bool_]) -> Tensor:
     """What is added to logits float16, -inf where a key is hidden, as ATB reads it: by tiles of columns, in NZ order.
 
-    `hidden` [rows, keys], keys a multiple of 16, becomes [1, keys / 16, rows rounded up to 16, 16].
+    `unseen` [rows, keys], keys a multiple of 16, becomes [1, keys / 16, rows rounded up to 16, 16].
     """
-    rows, keys = hidden.shape
+    rows, keys = unseen.shape
     tiles = np.zeros((-(-rows // TILE) * TILE, keys // TILE, TILE), np.float16)
-    tiles[:rows] = np.where(hidden, -np.inf, 0.0).reshape(rows, -1, TILE)
+    tiles[:rows] = np.where(unseen, -np.inf, 0.0).reshape(rows, -1, TILE)
     made: Tensor = torch.ops.npu.npu_format_cast(device.placed(tiles.transpose(1, 0, 2)[None]), NZ)
     return made
 
 
 def _attendable(node: Node) -> bool | str:
-    if not tiled(held(node)):
+    if not tiled(cache_type(node)):
         return "is for caches in NZ order"
     if any(node.operand(name) is not None for name in ("sinks", "bias")) or node.attributes["softcap"] is not None:
         return "takes neither sinks, a bias nor a softcap"

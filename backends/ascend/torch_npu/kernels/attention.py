@@ -17,14 +17,16 @@ from xinheng.core.hal import KernelRegistry
 from xinheng.core.ir.dtype import bfloat16
 from xinheng.core.ir.graph import Node
 
+from ...._torch.kernels.attention import nothing
+from ...._torch.kernels.registry import cache_type
+from ...._torch.planner import Planner
 from ...chips import BLOCK_SIZE, HEAD_LIMIT
 from ..batches import Batch
 from ..handles import NPUPagedKV
 from ..host_lists import RowLists
 from ..version import FIRST, SECOND
 from .captured import Renewal
-from .conditions import HALVES, filled, held, shaped
-from .planner import Planner
+from .conditions import HALVES, filled, shaped
 
 if TYPE_CHECKING:
     from ..device import AscendDevice
@@ -63,7 +65,7 @@ class FusedAttention:
     """One attention of a graph, without log-sum-exps where nothing reads them."""
 
     def __init__(self, device: AscendDevice, node: Node) -> None:
-        self._device, self._kv_heads, self._wants_lse = device, held(node)["heads"], device.reads(node.results[1])
+        self._device, self._kv_heads, self._wants_lse = device, cache_type(node)["heads"], device.reads(node.results[1])
         self._version = FIRST if node.operand("sinks") is None else SECOND
 
     def __call__(
@@ -169,12 +171,6 @@ class RenewableAttention(FusedAttention):
         return attention.capture(self._device, (q.contiguous(), k, v), block_table, given)
 
 
-def nothing(q: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Outputs and log-sum-exps of queries that see no key."""
-    out = torch.zeros((*q.shape[:2], width), dtype=q.dtype, device=q.device)
-    return out, torch.full(q.shape[:2], -torch.inf, dtype=torch.float32, device=q.device)
-
-
 def _attendable(node: Node) -> bool | str:
     if node.operand("sinks") is not None:
         return "knows no sinks"
@@ -187,13 +183,13 @@ def _with_sinks(node: Node) -> bool | str:
         return "is for sinks of bfloat16"
     if node.attributes["window"] is not None:
         return "takes no window beside sinks"
-    if held(node)["v_dim"] > SINK_WIDTH:
+    if cache_type(node)["v_dim"] > SINK_WIDTH:
         return f"takes values of at most {SINK_WIDTH} beside sinks"
     return _limits(node)
 
 
 def _limits(node: Node) -> bool | str:
-    q, cache = node.operand("q"), held(node)
+    q, cache = node.operand("q"), cache_type(node)
     assert q is not None
     heads, width, kv = shaped(node, "q")[1], cache["k_dim"], cache["heads"]
     assert isinstance(heads, int)

@@ -10,8 +10,9 @@ from xinheng.core.ir.graph import Node
 
 from ...._torch.handles import NAMES
 from ...._torch.kernels.elementwise import cast
+from ...._torch.kernels.registry import cache_type
 from ..handles import NPUPagedKV, NPUPagedLatent
-from .conditions import FLOATS, filled, held
+from .conditions import FLOATS, filled
 
 Tensor = torch.Tensor
 
@@ -44,7 +45,7 @@ def placed(slots: Tensor, memory: Tensor, size: int | None = None) -> Tensor:
 
 
 def _writable(node: Node) -> bool | str:
-    coding = held(node)["scheme"]
+    coding = cache_type(node)["scheme"]
     if coding not in {kind.name for kind in FLOATS}:
         return f"writes no cache of {coding}"
     return filled(*node.operands) or "does not take empty tensors"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xinheng.core.ir.dtype import bfloat16, float16, float32
 from xinheng.core.ir.graph import Node, Value
-from xinheng.core.ir.types import StateType, TensorType, WeightType
+from xinheng.core.ir.types import TensorType, WeightType
 
 HALVES = frozenset({float16, bfloat16})
 FLOATS = HALVES | {float32}
@@ -21,13 +21,6 @@ def shaped(node: Node, operand: str) -> tuple[object, ...]:
     value = node.operand(operand)
     assert value is not None
     return tuple(value.shape)
-
-
-def held(node: Node, operand: str = "cache") -> StateType:
-    """The type of a cache."""
-    value = node.operand(operand)
-    assert value is not None and isinstance(value.type, StateType)
-    return value.type
 
 
 def weight_of(node: Node, operand: str = "weight") -> WeightType:

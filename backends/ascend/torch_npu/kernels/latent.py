@@ -11,14 +11,16 @@ from xinheng.core import ops
 from xinheng.core.hal import KernelRegistry
 from xinheng.core.ir.graph import Node
 
+from ...._torch.kernels.attention import nothing
+from ...._torch.kernels.registry import cache_type
+from ...._torch.planner import Planner
 from ...chips import BLOCK_SIZE
 from ..batches import Batch
 from ..handles import NPUPagedLatent
 from ..version import FIRST
-from .attention import CAUSAL, nothing
+from .attention import CAUSAL
 from .captured import Renewal
-from .conditions import HALVES, filled, held, shaped
-from .planner import Planner
+from .conditions import HALVES, filled, shaped
 
 if TYPE_CHECKING:
     from ..device import AscendDevice
@@ -93,7 +95,7 @@ class LatentAttention:
 
 
 def _attendable(node: Node) -> bool | str:
-    q, cache, heads = node.operand("q_latent"), held(node), shaped(node, "q_latent")[1]
+    q, cache, heads = node.operand("q_latent"), cache_type(node), shaped(node, "q_latent")[1]
     assert q is not None
     if (cache["dim"], cache["rope_dim"]) != (LATENT, ROPE):
         return f"reads latents of {LATENT} and rotary keys of {ROPE}, not {cache['dim']} and {cache['rope_dim']}"

@@ -15,10 +15,11 @@ from xinheng.core.ir.types import StateType
 from ...._torch.handles import TorchPagedKV
 from ...._torch.kernels import attention as plain
 from ...._torch.kernels.elementwise import cast
+from ...._torch.kernels.registry import cache_type
 from ...chips import ATB_HEAD_LIMIT
 from ..handles import TILE, TiledPagedKV
 from .cache import placed
-from .conditions import FLOATS, held
+from .conditions import FLOATS
 
 Tensor = torch.Tensor
 
@@ -87,4 +88,4 @@ def _dealt(cache: TiledPagedKV, table: Tensor) -> tuple[TorchPagedKV, Tensor]:
 
 
 def _tiled(node: Node) -> bool | str:
-    return tiled(held(node)) or "is for caches in NZ order"
+    return tiled(cache_type(node)) or "is for caches in NZ order"

@@ -18,13 +18,12 @@ from xinheng.core.ir.dtype import float16
 from xinheng.core.ir.graph import Node
 
 from ...._torch.kernels import attention as plain
+from ...._torch.planner import Planner
 from ...chips import ATB_HEAD_LIMIT, BLOCK_SIZE
 from ..batches import Batch
 from ..handles import TILE, TiledPagedKV
-from .atb import ATBAttention, masked
-from .attention import nothing
+from .atb import ATBAttention, hidden, masked
 from .conditions import filled, shaped
-from .planner import Planner
 
 if TYPE_CHECKING:
     from ..device import AscendDevice
@@ -72,7 +71,7 @@ class VarlenAttention:
         lengths = np.diff(key_start)
         batch = self._device.batch(query_start, lengths, q.shape[0])
         if not batch.sequences.size:
-            return nothing(q, v.shape[-1])
+            return plain.nothing(q, v.shape[-1])
         if not causal or not np.array_equal(batch.counts, batch.lengths):
             pages, table = self._pages(k, v, key_start)
             return self._paged(q, pages, query_start, lengths, table, scale=scale, window=window, causal=causal)
@@ -94,8 +93,9 @@ class VarlenAttention:
         counts = batch.counts.astype(np.int32)
         counts[-1] += rest
         most = -(-int(counts.max()) // TILE) * TILE
+        places = np.arange(most)
         mask = self._device.remembered.get(
-            "prompts", (), (most, window), lambda: masked(self._device, _hidden(most, window))
+            "prompts", (), (most, window), lambda: masked(self._device, hidden(places[:, None], places, window))
         )
         out = torch.empty_like(queries)
         torch.ops.atb._npu_flash_attention(
@@ -125,13 +125,6 @@ class VarlenAttention:
         torch.ops.atb._npu_reshape_and_cache(*rows, *memory, self._device.placed(slots.astype(np.int32)))
         columns = np.minimum(first[:, None] + np.arange(max(int(counts.max()), 1)), shape[0] - 1)
         return TiledPagedKV((memory[0], memory[1]), self._heads), self._device.placed(columns.astype(np.int32))
-
-
-def _hidden(size: int, window: int | None) -> NDArray[np.bool_]:
-    """Which key each position does not see, [size, size]."""
-    place, keys = np.arange(size)[:, None], np.arange(size)
-    hidden = keys > place
-    return hidden if window is None else hidden | (place - keys >= window)
 
 
 def _attendable(node: Node) -> bool | str:

@@ -11,51 +11,18 @@ import pytest
 from xinheng.backends.ascend.doubles.call import OperatorDouble
 from xinheng.backends.ascend.torch_npu.batches import Batch
 from xinheng.conformance.case import Sample
-from xinheng.conformance.cases.attention import cache
-from xinheng.conformance.cases.sequences import SCENES, Scene, paged, starts
-from xinheng.conformance.operands import KV, F, Latent, gain, ints, normal, rng
+from xinheng.conformance.cases.sequences import SCENES, Scene, starts
+from xinheng.conformance.operands import F, normal, rng
 from xinheng.core.ir import DTYPES
 
 from ....samples import demand
+from ....scenes import latent_sample, paged_sample
 from .emulated import use
 
 SIZE = 128
 FUSED = "npu_fused_infer_attention_score"
 WIDTHS = {"910b": (64, 64), "310p": (32, 32)}
 """The head widths that scenes are given here."""
-
-
-def sample_of(note: str, scene: Scene) -> Sample:
-    """A sample of `paged_attention` with keys in blocks of 128 tokens and NaN around them."""
-    heads, kv_heads = scene.heads
-    paging = paged(note, scene.sequences, SIZE, scene.window)
-    pages = cache(len(paging.read), SIZE, kv_heads, *scene.widths)
-    sinks = gain(heads) if scene.sinks else None
-    operands: tuple[Any, ...] = (
-        normal(scene.tokens, heads, scene.widths[0], scale=scene.sharp),
-        KV(paging.filled(pages.k, np.nan), paging.filled(pages.v, np.nan)),
-        starts([n for n, _ in scene.sequences]),
-        ints([keys for _, keys in scene.sequences]),
-        paging.table,
-        sinks,
-    )
-    return Sample("paged_attention", note.replace(" ", "-"), operands, scene.attributes, data=("normal",))
-
-
-def latent_sample(note: str, scene: Scene, heads: int) -> Sample:
-    """A sample of `mla_attention` with latents of 512 numbers and rotary keys of 64."""
-    paging = paged(note, scene.sequences, SIZE)
-    made, blocks = rng("latents", note), len(paging.read)
-    pages = made.normal(size=(blocks, SIZE, 512)), made.normal(size=(blocks, SIZE, 64))
-    operands = (
-        normal(scene.tokens, heads, 512),
-        normal(scene.tokens, heads, 64),
-        Latent(*(paging.filled(x, np.nan) for x in pages)),
-        starts([n for n, _ in scene.sequences]),
-        ints([keys for _, keys in scene.sequences]),
-        paging.table,
-    )
-    return Sample("mla_attention", note, operands, {"scale": 0.07}, data=("normal",))
 
 
 def shaped(word: str) -> dict[str, Scene]:
@@ -76,12 +43,14 @@ LONG = {
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 @pytest.mark.parametrize("note", [*shaped("910b"), *LONG])
 def test_fused_attention(note: str, kind: str) -> None:
-    demand(sample_of(note, (shaped("910b") | LONG)[note]), DTYPES[kind], use("910b"), FUSED)
+    demand(paged_sample(note, (shaped("910b") | LONG)[note], SIZE), DTYPES[kind], use("910b"), FUSED)
 
 
 @pytest.mark.parametrize("note", [*shaped("310p"), *LONG])
 def test_attention_of_atlas_cards(note: str) -> None:
-    demand(sample_of(note, (shaped("310p") | LONG)[note]), DTYPES["float16"], use("310p"), "npu_paged_attention")
+    demand(
+        paged_sample(note, (shaped("310p") | LONG)[note], SIZE), DTYPES["float16"], use("310p"), "npu_paged_attention"
+    )
 
 
 def packed_sample(note: str, scene: Scene) -> Sample:
@@ -130,19 +99,19 @@ def test_whole_prompts_need_no_pages(note: str, called: str, monkeypatch: pytest
 @pytest.mark.parametrize("width", [16, 48, 128, 256])
 def test_head_widths(width: int) -> None:
     scene = Scene([(3, 140), (1, 40)], heads=(4, 1), widths=(width, width))
-    demand(sample_of(f"width {width}", scene), DTYPES["float16"], use("910b"), FUSED)
+    demand(paged_sample(f"width {width}", scene, SIZE), DTYPES["float16"], use("910b"), FUSED)
 
 
 @pytest.mark.parametrize("sequences", [[(3, 140), (1, 2)], [(1, 200), (1, 3)]])
 def test_sinks(sequences: list[tuple[int, int]]) -> None:
     scene = Scene(sequences, heads=(4, 2), widths=(64, 64), sinks=True)
-    demand(sample_of("sinks", scene), DTYPES["bfloat16"], use("910b"), f"{FUSED}_v2")
+    demand(paged_sample("sinks", scene, SIZE), DTYPES["bfloat16"], use("910b"), f"{FUSED}_v2")
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 @pytest.mark.parametrize("sequences", [[(1, 5), (1, 200)], [(40, 140), (1, 3), (16, 16)], [(2, 4), (0, 3)]])
 def test_latent_attention(sequences: list[tuple[int, int]], kind: str) -> None:
-    sample = latent_sample("latent", Scene(sequences, unused=1), 8)
+    sample = latent_sample("latent", Scene(sequences, unused=1), 8, SIZE)
     demand(sample, DTYPES[kind], use("910b"), FUSED)
 
 
@@ -157,14 +126,14 @@ REFUSED = [
 
 @pytest.mark.parametrize(("scene", "reason"), REFUSED)
 def test_what_the_operator_does_not_take_goes_to_plain_torch(scene: Scene, reason: str) -> None:
-    node = sample_of("refused", scene).in_dtype(DTYPES["float16"]).graph().nodes[-1]
+    node = paged_sample("refused", scene, SIZE).in_dtype(DTYPES["float16"]).graph().nodes[-1]
     chosen, refusals = use("910b").select(node)
     assert chosen is not None and chosen.name == "torch_paged_attention_by_token"
     assert [r.reason for r in refusals if r.kernel == FUSED and reason in r.reason]
 
 
 def test_float32_goes_to_plain_torch() -> None:
-    node = sample_of("wide", Scene([(1, 3)], widths=(16, 16))).in_dtype(DTYPES["float32"]).graph().nodes[-1]
+    node = paged_sample("wide", Scene([(1, 3)], widths=(16, 16)), SIZE).in_dtype(DTYPES["float32"]).graph().nodes[-1]
     chosen, _ = use("910b").select(node)
     assert chosen is not None and chosen.name == "torch_paged_attention_by_token"
 

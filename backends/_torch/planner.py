@@ -11,8 +11,8 @@ from xinheng.core.ir.graph import Node
 class Planner:
     """What the registry takes: `make` returns the function of one node."""
 
-    def __init__(self, make: Callable[[Node], Any]) -> None:
+    def __init__(self, make: Callable[[Node], Callable[..., Any]]) -> None:
         self._make = make
 
-    def plan(self, node: Node, bounds: Mapping[str, int]) -> Any:
+    def plan(self, node: Node, bounds: Mapping[str, int]) -> Callable[..., Any]:
         return self._make(node)
